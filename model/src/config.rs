@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{DeserializeOwned, IntoDeserializer};
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::suggest;
@@ -63,11 +64,11 @@ impl Document {
         }
     }
 
-    fn explain(&self, error: &toml::de::Error) -> ConfigError {
+    fn explain(&self, error: &toml::de::Error, other_keys: &[&str]) -> ConfigError {
         let offset = error.span().map_or(0, |span| span.start);
         match self.unquoted_value(offset) {
             Some((at, value)) => self.error(at, format!("text stands in quotes; write \"{value}\"")),
-            None => self.error(offset, with_suggestion(error.message())),
+            None => self.error(offset, with_suggestion(error.message(), other_keys)),
         }
     }
 
@@ -96,59 +97,65 @@ impl Section {
 
     /// The keys of this table, in the order of the file's names; empty when the table is not there.
     pub fn keys(&self) -> Result<Vec<String>, ConfigError> {
-        self.with_table(|table| {
-            Ok(table.map(|t| t.keys().map(|k| k.get_ref().to_string()).collect()).unwrap_or_default())
-        })
+        Ok(self.table()?.get_ref().keys().map(|key| key.get_ref().to_string()).collect())
     }
 
     /// Reads this table; one that is not there reads as an empty one. `T` should have `#[serde(deny_unknown_fields)]`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        let parsed = DeTable::parse(&self.document.text).map_err(|e| self.document.explain(&e))?;
-        if self.path.is_empty() {
-            return T::deserialize(parsed.into_deserializer()).map_err(|e| self.document.explain(&e));
-        }
-        let mut table = parsed.into_inner();
-        for (depth, name) in self.path.iter().enumerate() {
-            let Some(value) = table.remove(name.as_str()) else {
-                return T::deserialize(toml::Table::new())
-                    .map_err(|e| self.document.error(0, with_suggestion(e.message())));
-            };
-            if depth + 1 == self.path.len() {
-                return T::deserialize(value.into_deserializer()).map_err(|e| self.document.explain(&e));
-            }
-            let start = value.span().start;
-            match value.into_inner() {
-                DeValue::Table(inner) => table = inner,
-                other => {
-                    return Err(self.document.error(start, format!("{name} is a {}, not a table", other.type_str())));
-                }
-            }
-        }
-        unreachable!("the loop returns at the last name of a path that is not empty")
+        self.deserialize(self.table()?, &[])
+    }
+
+    /// Reads `keys` of this table into `A` and the other keys into `B`. An unknown key is an error that suggests keys of both. `A` and `B`
+    /// should have `#[serde(deny_unknown_fields)]`.
+    pub fn parse_split<A: DeserializeOwned, B: DeserializeOwned>(&self, keys: &[&str]) -> Result<(A, B), ConfigError> {
+        let table = self.table()?;
+        let span = table.span();
+        let (first, second): (DeTable<'_>, DeTable<'_>) =
+            table.into_inner().into_iter().partition(|(key, _)| keys.contains(&key.get_ref().as_ref()));
+        let first = self.deserialize(Spanned::new(span.clone(), first), &[])?;
+        Ok((first, self.deserialize(Spanned::new(span, second), keys)?))
+    }
+
+    fn deserialize<T: DeserializeOwned>(
+        &self,
+        table: Spanned<DeTable<'_>>,
+        other_keys: &[&str],
+    ) -> Result<T, ConfigError> {
+        T::deserialize(table.into_deserializer()).map_err(|error| self.document.explain(&error, other_keys))
     }
 
     /// An error about `key` of this table: at the key's line when it is there, else at the table's.
     pub fn error(&self, key: &str, message: impl Into<String>) -> ConfigError {
         let message = message.into();
-        let place = self.with_table(|table| {
-            let found = table.and_then(|t| {
-                t.get_key_value(key).map(|(k, _)| k.span().start).or_else(|| t.keys().next().map(|k| k.span().start))
-            });
-            Ok(found.unwrap_or(0))
-        });
-        match place {
-            Ok(offset) => self.document.error(offset, message),
+        match self.table() {
+            Ok(table) => {
+                let table = table.get_ref();
+                let own = table.get_key_value(key).map(|(key, _)| key.span().start);
+                let offset = own.or_else(|| table.keys().next().map(|key| key.span().start));
+                self.document.error(offset.unwrap_or(0), message)
+            }
             Err(error) => error,
         }
     }
 
-    fn with_table<R>(&self, f: impl FnOnce(Option<&DeTable<'_>>) -> Result<R, ConfigError>) -> Result<R, ConfigError> {
-        let parsed = DeTable::parse(&self.document.text).map_err(|e| self.document.explain(&e))?;
-        let mut table = Some(parsed.get_ref());
+    /// The table in the document; an empty one when it is not there.
+    fn table(&self) -> Result<Spanned<DeTable<'_>>, ConfigError> {
+        let mut table = DeTable::parse(&self.document.text).map_err(|error| self.document.explain(&error, &[]))?;
         for name in &self.path {
-            table = table.and_then(|t| t.get(name.as_str())).and_then(|value| value.get_ref().as_table());
+            let Some(value) = table.get_mut().remove(name.as_str()) else {
+                return Ok(Spanned::new(0..0, DeTable::new()));
+            };
+            let span = value.span();
+            table = match value.into_inner() {
+                DeValue::Table(inner) => Spanned::new(span, inner),
+                other => {
+                    return Err(self
+                        .document
+                        .error(span.start, format!("{name} is a {}, not a table", other.type_str())));
+                }
+            };
         }
-        f(table)
+        Ok(table)
     }
 }
 
@@ -161,12 +168,12 @@ pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
 }
 
 /// Serde says "unknown field `x`, expected one of `a`, `b`"; a message here suggests the name that was probably meant.
-fn with_suggestion(message: &str) -> String {
+fn with_suggestion(message: &str, other_keys: &[&str]) -> String {
     for (serde_word, word) in [("unknown field `", "key"), ("unknown variant `", "value")] {
         let Some((wrong, expected)) = message.strip_prefix(serde_word).and_then(|rest| rest.split_once('`')) else {
             continue;
         };
-        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).chain(other_keys.iter().copied()).collect();
         return if known.is_empty() {
             format!("unknown {word} `{wrong}`; none is allowed here")
         } else {
@@ -237,6 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_of_a_table_are_split() {
+        let split =
+            |text: &str| Document::new("agent.toml", text).root().parse_split::<Root, Source>(&["interval", "sources"]);
+        let (root, source) = split("include = [\"a\"]\ninterval = \"2s\"\n").unwrap();
+        assert_eq!((root.interval, source.include.len()), (Interval::from_s(2), 1));
+        for (text, expected) in [
+            ("\ninterval = \"1y\"", "agent.toml:2:12: \"1y\" is not a length of time (unknown unit)"),
+            ("\nincude = []", "agent.toml:2:1: unknown key `incude`; did you mean `include`?"),
+            ("\nintervall = []", "agent.toml:2:1: unknown key `intervall`; did you mean `interval`?"),
+            ("zzz = 1", "agent.toml:1:1: unknown key `zzz`; expected one of `include`, `interval`, `sources`"),
+        ] {
+            let error = split(text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
+        }
+    }
+
+    #[test]
     fn sections_keep_their_place_in_the_file() {
         let document = Document::new(
             "agent.toml",
@@ -251,6 +275,8 @@ mod tests {
         let error = sources.child("sysfs").parse::<Source>().unwrap_err();
         assert_eq!(error.to_string(), "agent.toml:5:1: unknown key `incude`; did you mean `include`?");
         assert!(sources.child("absent").parse::<Source>().unwrap().include.is_empty());
+        let error = document.root().child("interval").parse::<Source>().unwrap_err();
+        assert_eq!(error.to_string(), "agent.toml:1:12: interval is a string, not a table");
         assert_eq!(sources.child("procfs").error("include", "no").to_string(), "agent.toml:3:1: no");
     }
 }

@@ -18,7 +18,7 @@ const KERNEL_FILE_SYSTEMS: [u64; 4] = [0x9fa0, 0x6265_6572, 0x6367_7270, 0x0027_
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// A path that is opened when first read and then kept open. After an error it is opened anew at the next read.
-pub struct KeptFile {
+pub struct PolledFile {
     path: CString,
     open: Option<Open>,
     /// Whose descriptor it is; `None` for the node's own files, which nothing bounds but the system.
@@ -35,7 +35,7 @@ struct Open {
 /// An `errno`.
 pub type Errno = i32;
 
-impl KeptFile {
+impl PolledFile {
     /// Of a path; nothing is opened yet. A path that no file can have (with a NUL in it) gives an error when read.
     pub fn new(path: &Path) -> Self {
         Self { path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(), open: None, quota: None }
@@ -113,7 +113,7 @@ impl KeptFile {
 /// Reads a file once, for discovery.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();
-    let length = KeptFile::new(path).read_whole(&mut buffer, |_| false).map_err(io::Error::from_raw_os_error)?;
+    let length = PolledFile::new(path).read_whole(&mut buffer, |_| false).map_err(io::Error::from_raw_os_error)?;
     buffer.truncate(length);
     Ok(buffer)
 }
@@ -206,7 +206,7 @@ fn errno(error: &io::Error) -> Errno {
 mod tests {
     use super::*;
 
-    fn text(file: &mut KeptFile) -> Result<String, Errno> {
+    fn text(file: &mut PolledFile) -> Result<String, Errno> {
         let mut buffer = Vec::new();
         let length = file.read_whole(&mut buffer, |_| false)?;
         Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
@@ -216,7 +216,7 @@ mod tests {
     fn follows_a_file_that_is_removed_replaced_and_emptied() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let mut file = KeptFile::new(&path);
+        let mut file = PolledFile::new(&path);
         assert_eq!(text(&mut file), Err(libc::ENOENT));
         std::fs::write(&path, "one").unwrap();
         assert_eq!(text(&mut file).unwrap(), "one");
@@ -236,8 +236,8 @@ mod tests {
     #[test]
     fn errors_have_their_number() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(text(&mut KeptFile::new(folder.path())), Err(libc::EISDIR));
-        assert_eq!(text(&mut KeptFile::new(Path::new("/nul\0here"))), Err(libc::ENOENT));
+        assert_eq!(text(&mut PolledFile::new(folder.path())), Err(libc::EISDIR));
+        assert_eq!(text(&mut PolledFile::new(Path::new("/nul\0here"))), Err(libc::ENOENT));
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, "x".repeat(100_000)).unwrap();
-        let mut file = KeptFile::new(&path);
+        let mut file = PolledFile::new(&path);
         let mut buffer = Vec::new();
         assert_eq!(file.read_whole(&mut buffer, |_| false), Ok(100_000));
         let grown = buffer.len();

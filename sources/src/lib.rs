@@ -6,18 +6,23 @@
 //!
 //! `docs/adding-a-source.md` shows how to add a source.
 
+// The example of docs/adding-a-source.md.
+#[cfg(test)]
+mod example;
 mod file;
-mod kept;
+mod line_file;
+mod line_table;
 mod options;
+mod parse;
 mod plan;
 mod pressure;
 mod reader;
 mod scan;
 mod source;
 mod source_type;
-mod table;
 #[cfg(test)]
 mod testing;
+mod text_file;
 
 pub mod cgroup;
 pub mod descriptors;
@@ -28,6 +33,7 @@ pub mod sysfs;
 pub mod tasks;
 pub mod tester;
 
+pub use line_file::LineFileSource;
 pub use plan::Slot;
 pub use reader::{ReadProblem, Reader, Reading, Row};
 pub use source::{Configure, ConfigureContext, GroupPlan, Roots, Source, Timing};

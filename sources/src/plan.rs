@@ -1,4 +1,4 @@
-//! Collecting a group's sensors during discovery: filtered, unique, bounded.
+//! Collecting the sensors of a group during discovery: filtered, unique, bounded.
 
 use std::collections::HashSet;
 
@@ -8,22 +8,34 @@ use wholegrain_model::schema::SENSORS_MAX;
 
 use crate::options::{self, GroupOptions};
 
-/// Where a value of a file goes in the row; `None` when its sensor is not sampled.
+/// The index of a value in the row; `None` when its sensor is not sampled.
 pub type Slot = Option<u32>;
 
-/// The sensors of one group as they are found.
-pub struct Plan<'a> {
+/// The slot that replaces `slot` when slot `n` becomes `slots[n]`.
+pub fn mapped(slot: Slot, slots: &[Slot]) -> Slot {
+    slots.get(slot? as usize).copied().flatten()
+}
+
+/// Collects the sensors of one group.
+pub struct SensorPlan<'a> {
     source: &'a GroupOptions,
     group: &'a GroupOptions,
     sensors: Vec<SensorDef>,
     names: HashSet<String>,
+    /// Names that other groups have; see [`SensorPlan::without_duplicates_of`].
+    taken: Option<&'a mut HashSet<String>>,
     report: &'a mut dyn FnMut(String),
 }
 
-impl<'a> Plan<'a> {
-    /// An empty group, filtered by the keys of its source and its own; `report` gets what people should know.
+impl<'a> SensorPlan<'a> {
+    /// An empty group with the filters of the source and of the group. `report` takes lines for the administrator.
     pub fn new(source: &'a GroupOptions, group: &'a GroupOptions, report: &'a mut dyn FnMut(String)) -> Self {
-        Self { source, group, sensors: Vec::new(), names: HashSet::new(), report }
+        Self { source, group, sensors: Vec::new(), names: HashSet::new(), taken: None, report }
+    }
+
+    /// Skips sensors whose names are in `taken`, and adds the names of this group to it.
+    pub fn without_duplicates_of(self, taken: &'a mut HashSet<String>) -> Self {
+        Self { taken: Some(taken), ..self }
     }
 
     /// Whether the filters keep a sensor.
@@ -31,10 +43,10 @@ impl<'a> Plan<'a> {
         options::keeps(self.source, self.group, sensor)
     }
 
-    /// Takes a sensor and says where its value goes. One whose name is taken (two devices that differ only in characters
-    /// that a name cannot have) gets `_2`, `_3`, … after its name.
+    /// Adds a sensor and gives its slot. A sensor whose name this group has already (two devices that differ only in characters that a
+    /// name cannot have) gets `_2`, `_3`, … after its name.
     pub fn add(&mut self, mut sensor: SensorDef) -> Slot {
-        if !self.keeps(&sensor) {
+        if !self.keeps(&sensor) || self.taken.as_ref().is_some_and(|taken| taken.contains(&sensor.name)) {
             return None;
         }
         if self.sensors.len() == SENSORS_MAX {
@@ -44,20 +56,24 @@ impl<'a> Plan<'a> {
             ));
             return None;
         }
-        if self.names.contains(&sensor.name) {
-            let free = (2..).map(|n| format!("{}_{n}", sensor.name)).find(|name| !self.names.contains(name));
+        let name = sensor.name.clone();
+        if self.names.contains(&name) {
+            let free = (2..).map(|n| format!("{name}_{n}")).find(|name| !self.names.contains(name));
             sensor.name = free.unwrap_or_default();
         }
         if let Err(error) = check_relative(&sensor.name) {
             (self.report)(format!("left out: {error}"));
             return None;
         }
+        if let Some(taken) = &mut self.taken {
+            taken.insert(name);
+        }
         self.names.insert(sensor.name.clone());
         self.sensors.push(sensor);
         Some(self.sensors.len() as u32 - 1)
     }
 
-    /// Tells people something.
+    /// Reports a line to the administrator.
     pub fn report(&mut self, text: String) {
         (self.report)(text);
     }

@@ -1,18 +1,21 @@
-//! Reading numbers and lines out of the kernel's text, eight bytes at a time.
+//! Reads numbers and lines of the kernel's text, eight bytes at a time.
 //!
-//! The kernel's files are short fields between spaces, so a loop over single bytes spends its time in mispredicted branches.
-//! Here each step loads one 64-bit word and finds the end of the field in it by arithmetic; a word that would reach over the
-//! end of the bytes is filled with zeros, which are neither digits nor spaces.
+//! The kernel's files have short fields between spaces, so that a loop over bytes spends its time on mispredicted branches. Here each step
+//! loads a word of 64 bits and finds the end of the field by arithmetic. Beyond the end of the text a word has zeros, which are neither
+//! digits nor spaces.
+//!
+//! The functions take a position and return the next one. [`Cursor`] keeps the position: code that is not called for each line of each
+//! read is easier to write with it.
 
 use memchr::memchr;
 
 const EACH: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// The most digits a number of 64 bits has.
+/// The most digits of a number of 64 bits.
 const DIGITS_MAX: usize = 20;
 
-/// The `N` bytes from `at`; zeros where there are none.
+/// The `N` bytes from `at`, with zeros beyond the end.
 #[inline]
 pub fn chunk_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     match bytes.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -31,16 +34,16 @@ fn last_chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     chunk
 }
 
-/// The eight bytes from `at` as a number, the first byte the lowest.
+/// The eight bytes from `at` as a little-endian number.
 #[inline]
 pub fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(chunk_at(bytes, at))
 }
 
-/// The first place from `at` on that is not a space.
+/// The first position from `at` on that is not a space.
 #[inline]
 pub fn skip_spaces(bytes: &[u8], mut at: usize) -> usize {
-    // A branch that is always taken the same way costs nothing; to compute the place would hold up all that follows.
+    // A branch that goes the same way each time costs nothing. Code that follows would wait for a calculated position.
     if bytes.get(at) != Some(&b' ') {
         return at;
     }
@@ -53,10 +56,10 @@ pub fn skip_spaces(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// The place after the line that `at` is in: after its newline, or the end.
+/// The position after the line that contains `at`: after its newline, or the end of the text.
 #[inline]
 pub fn next_line(bytes: &[u8], at: usize) -> usize {
-    // Mostly it ends right here, or in the next few bytes, where a call costs more than the search.
+    // Most lines end here or in the next few bytes, where a call costs more than the search.
     if bytes.get(at) == Some(&b'\n') {
         return at + 1;
     }
@@ -69,7 +72,7 @@ pub fn next_line(bytes: &[u8], at: usize) -> usize {
     memchr(b'\n', &bytes[from..]).map_or(bytes.len(), |found| from + found + 1)
 }
 
-/// The unsigned number that begins at `at` and the place after it; `None` when there is none or it has over 64 bits.
+/// The unsigned number at `at` and the position after it; `None` without a number of at most 64 bits.
 #[inline]
 pub fn number_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let (value, digits) = up_to_8_digits(word_at(bytes, at));
@@ -80,17 +83,17 @@ pub fn number_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     }
 }
 
-/// The value of the digits at the beginning of a word, and how many there are.
+/// The value and the count of the digits at the beginning of a word.
 #[inline]
 fn up_to_8_digits(word: u64) -> (u64, usize) {
     let digits = word ^ (EACH * b'0' as u64);
-    // A byte over 9 sets its high bit; what carries into the next byte lies behind the first such byte and does not matter.
+    // A byte over 9 sets its high bit. The carry into the next byte does not matter, as only the first such byte counts.
     let others = (digits.wrapping_add(EACH * 0x76) | digits) & HIGH;
     let count = others.trailing_zeros() as usize / 8;
     if count == 0 {
         return (0, 0);
     }
-    // Leading zeros in front make it eight digits; then pairs, fours and all eight are joined.
+    // Leading zeros make eight digits, of which pairs, then fours, then all eight are combined.
     let padded = digits << (64 - 8 * count);
     let pairs = padded.wrapping_mul(10).wrapping_add(padded >> 8);
     let mask = 0x0000_00ff_0000_00ff;
@@ -119,9 +122,8 @@ fn longer_number(bytes: &[u8], start: usize, first_8: u64) -> Option<(u64, usize
     Some((value, at))
 }
 
-/// The number that begins at `at`, perhaps with a `-`, and the place after it. A number of [`i64::MAX`] + 1 to [`u64::MAX`]
-/// comes as the negative number with the same bits, so that differences of counters stay right; one beyond that, and a
-/// negative one under [`i64::MIN`], is no number.
+/// The number at `at`, with or without a `-`, and the position after it. A number from [`i64::MAX`] + 1 to [`u64::MAX`] becomes the negative
+/// number with the same bits, so that differences of counters stay right. Larger numbers, and numbers below [`i64::MIN`], give `None`.
 #[inline]
 pub fn int_at(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     match number_at(bytes, at) {
@@ -139,7 +141,7 @@ fn negative_at(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     (magnitude <= 1 << 63).then(|| ((magnitude as i64).wrapping_neg(), end))
 }
 
-/// A number with exactly two decimals, such as a load of `0.84`, in hundredths, and the place after it.
+/// A number with exactly two decimals, such as `0.84`, in hundredths, and the position after it.
 pub fn hundredths_at(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let (whole, point) = number_at(bytes, at)?;
     let [b'.', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] = *bytes.get(point..)?.first_chunk::<3>()? else { return None };
@@ -147,20 +149,19 @@ pub fn hundredths_at(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     Some((i64::try_from(hundredths).ok()?, point + 3))
 }
 
-/// Whether a value that ends at `at` is whole: a space or the end of its line follows. At the end of the bytes it is not, as
-/// the rest of its digits may be missing.
+/// Whether a value that ends at `at` is complete: a space or a newline follows. At the end of the text it is not, as digits may be missing.
 #[inline]
 pub fn is_end_of_value(bytes: &[u8], at: usize) -> bool {
     matches!(bytes.get(at), Some(b' ' | b'\n'))
 }
 
-/// The only number in a file of one number, as in sysfs: perhaps with a sign, white space around it.
+/// The number of a file with one number, as in sysfs, with or without a sign and white space around it.
 pub fn only_int(bytes: &[u8]) -> Option<i64> {
     let (value, end) = int_at(bytes, skip_spaces(bytes, 0))?;
     (end < bytes.len() && bytes[end..].iter().all(u8::is_ascii_whitespace)).then_some(value)
 }
 
-/// The lines of a file, each without its newline; what comes after the last newline is no line.
+/// The complete lines of a text, without their newlines.
 pub fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -171,6 +172,97 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// A position in a text that moves over what it reads. A step that does not match gives `None` and stays, so that steps chain with `?`.
+#[derive(Debug, Clone, Copy)]
+pub struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the beginning of `bytes`.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// At the byte `at` of `bytes`.
+    #[inline]
+    pub fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
+    }
+
+    /// The position in bytes.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Skips spaces, if there are any.
+    #[inline]
+    pub fn skip_spaces(&mut self) -> &mut Self {
+        self.at = skip_spaces(self.bytes, self.at);
+        self
+    }
+
+    /// Skips `text`.
+    #[inline]
+    pub fn literal(&mut self, text: &[u8]) -> Option<()> {
+        self.bytes.get(self.at..)?.strip_prefix(text)?;
+        self.at += text.len();
+        Some(())
+    }
+
+    /// Reads an unsigned number, as [`number_at`].
+    #[inline]
+    pub fn number(&mut self) -> Option<u64> {
+        let (value, end) = number_at(self.bytes, self.at)?;
+        self.at = end;
+        Some(value)
+    }
+
+    /// Reads an integer, as [`int_at`].
+    #[inline]
+    pub fn int(&mut self) -> Option<i64> {
+        let (value, end) = int_at(self.bytes, self.at)?;
+        self.at = end;
+        Some(value)
+    }
+
+    /// Reads a number with two decimals, as [`hundredths_at`].
+    #[inline]
+    pub fn hundredths(&mut self) -> Option<i64> {
+        let (value, end) = hundredths_at(self.bytes, self.at)?;
+        self.at = end;
+        Some(value)
+    }
+
+    /// Reads the bytes before the next space, newline or end. There must be at least one.
+    pub fn word(&mut self) -> Option<&'a [u8]> {
+        let rest = self.bytes.get(self.at..)?;
+        let length = rest.iter().position(|byte| matches!(byte, b' ' | b'\n')).unwrap_or(rest.len());
+        self.at += length;
+        (length > 0).then_some(&rest[..length])
+    }
+
+    /// Whether the value before the position is complete, as [`is_end_of_value`].
+    #[inline]
+    pub fn is_end_of_value(&self) -> bool {
+        is_end_of_value(self.bytes, self.at)
+    }
+
+    /// Whether nothing follows.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// The bytes that follow.
+    pub fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,7 +270,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: Option<(i64, usize)>) {
         assert_eq!(int_at(text.as_bytes(), 0), expected, "{text:?}");
-        // The same within a longer text, where whole words can be loaded.
+        // The same within a longer text, where complete words can be loaded.
         let longer = format!("ab{text} ....................");
         assert_eq!(int_at(longer.as_bytes(), 2), expected.map(|(value, end)| (value, end + 2)), "{longer:?}");
     }
@@ -241,15 +333,27 @@ mod tests {
     }
 
     #[test]
-    fn places() {
+    fn positions() {
         for spaces in 0..30 {
             let text = format!("{}x", " ".repeat(spaces));
             assert_eq!(skip_spaces(text.as_bytes(), 0), spaces);
-            assert_eq!(skip_spaces(&text.as_bytes()[..spaces], 0), spaces, "nothing but spaces");
+            assert_eq!(skip_spaces(&text.as_bytes()[..spaces], 0), spaces, "only spaces");
             let text = format!("{}\ny\n", "x".repeat(spaces));
             assert_eq!(next_line(text.as_bytes(), 0), spaces + 1);
             assert_eq!(next_line(&text.as_bytes()[..spaces], 0), spaces, "no newline");
         }
+    }
+
+    #[test]
+    fn a_cursor_moves_over_what_it_reads() {
+        let mut cursor = Cursor::new(b"  254 0 vda 0.84/-7\n");
+        assert_eq!((cursor.skip_spaces().number(), cursor.skip_spaces().int()), (Some(254), Some(0)));
+        assert_eq!((cursor.int(), cursor.word(), cursor.literal(b"x")), (None, None, None), "it stays");
+        assert_eq!(cursor.skip_spaces().word(), Some(b"vda".as_slice()));
+        assert_eq!(cursor.skip_spaces().hundredths(), Some(84));
+        assert_eq!((cursor.is_end_of_value(), cursor.literal(b"/"), cursor.int()), (false, Some(()), Some(-7)));
+        assert_eq!((cursor.is_end_of_value(), cursor.is_at_end(), cursor.rest()), (true, false, b"\n".as_slice()));
+        assert!(cursor.literal(b"\n").is_some() && cursor.is_at_end() && cursor.word().is_none());
     }
 
     #[test]

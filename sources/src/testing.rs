@@ -1,24 +1,37 @@
-//! What the tests of the parsers share.
+//! Helpers for tests of parsers.
 
-use crate::Row;
-use crate::table::Parsed;
+use std::collections::HashSet;
+
+use wholegrain_model::SensorDef;
+
+use crate::options::NO_OPTIONS;
+use crate::parse::ParseOutcome;
+use crate::plan::SensorPlan;
+use crate::reader::Row;
 
 /// A row after a parse.
 pub struct Filled {
     pub values: Vec<Option<i64>>,
-    pub parsed: Parsed,
+    pub outcome: ParseOutcome,
 }
 
-/// Parses into a fresh row of `sensors`.
-pub fn filled(sensors: usize, parse: impl FnOnce(&mut Row<'_>) -> Parsed) -> Filled {
+/// Parses into a new row of `sensors`.
+pub fn filled(sensors: usize, parse: impl FnOnce(&mut Row<'_>) -> ParseOutcome) -> Filled {
     let (mut values, mut gaps) = (vec![0; sensors], vec![0; sensors.div_ceil(64)]);
     let mut row = Row::new(&mut values, &mut gaps);
-    let parsed = parse(&mut row);
-    Filled { values: (0..sensors).map(|index| row.int(index)).collect(), parsed }
+    let outcome = parse(&mut row);
+    Filled { values: (0..sensors).map(|index| row.int(index)).collect(), outcome }
 }
 
-/// Random numbers for tests (xorshift64*, Vigna 2016). The seed is printed, which shows when the test fails, and is taken from
-/// `WHOLEGRAIN_SEED` to run the same again.
+/// The sensors that `plan` adds to a group without filters, and its result.
+pub fn planned<T>(plan: impl FnOnce(&mut SensorPlan<'_>) -> T) -> (Vec<SensorDef>, T) {
+    let (mut taken, mut report) = (HashSet::new(), |_| {});
+    let mut sensors = SensorPlan::new(&NO_OPTIONS, &NO_OPTIONS, &mut report).without_duplicates_of(&mut taken);
+    let result = plan(&mut sensors);
+    (sensors.into_sensors(), result)
+}
+
+/// Random numbers for tests (xorshift64*, Vigna 2016). It prints its seed; `WHOLEGRAIN_SEED` repeats a run.
 pub struct Random(u64);
 
 impl Random {
@@ -30,7 +43,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    /// Below `bound`.
+    /// A number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -39,14 +52,14 @@ impl Random {
     }
 }
 
-/// Puts other numbers in place of some, of any length, as the kernel would.
+/// Replaces some numbers by others of any length, as the kernel would.
 pub fn with_other_numbers(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let (seldom, mut text) = (1 + random.below(30), Vec::new());
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
         let is_digit = first.is_ascii_digit();
         let length = rest.iter().take_while(|byte| byte.is_ascii_digit() == is_digit).count();
-        // Not what belongs to a name, nor decimals, of which there are two.
+        // Not digits of a name, and not decimals, of which there are always two.
         let is_own = text.last().is_none_or(|byte| b" =\t".contains(byte));
         if is_digit && is_own && random.below(seldom) == 0 {
             let number = random.below(usize::MAX) >> random.below(40);
@@ -59,7 +72,7 @@ pub fn with_other_numbers(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     text
 }
 
-/// Flips, deletes, doubles and replaces bytes, runs of bytes and lines.
+/// Flips, deletes, repeats and replaces bytes, ranges of bytes and lines.
 pub fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..1 + random.below(4) {

@@ -1,31 +1,47 @@
-//! Every sensor that the fixtures give, in one file that a review sees: `UPDATE_EXPECT=1` writes it anew.
+//! Every sensor that the sources give from the fixtures, in one file for reviews. `UPDATE_EXPECT=1` writes it.
 
 mod tree;
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
+use tree::{fixture, roots};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Kind, Schema, SensorPath, ValueType};
 use wholegrain_sources::job::{JobPart, JobPlace};
-use wholegrain_sources::{GroupPlan, Roots, Row, SOURCES, Timing};
+use wholegrain_sources::{GroupPlan, Row, SOURCES, SourceType, Timing};
 
-fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
+const TREES: [&str; 2] = ["recorded", "handmade"];
+
+/// Sources whose job scope does not read files below the roots.
+const WITHOUT_FIXTURES_OF_JOBS: [&str; 1] = ["perf"];
+
+/// The settings of sources that give no sensors, or not all, without settings.
+fn settings(source: &str) -> &'static str {
+    match source {
+        "sysfs" => {
+            r#"
+[[sources.sysfs.files]]
+path = "class/net/*/carrier_*"
+name = "net/{1}/carrier_{2}"
+kind = "counter"
+description = "Times that the link went up or down."
+[[sources.sysfs.files]]
+path = "class/net/*/duplex"
+name = "net/{1}/duplex"
+"#
+        }
+        "tester" => "[sources.tester]\nsensors = 4\ngroups = 2\nshape = \"counter\"\n",
+        _ => "",
+    }
 }
 
-fn roots(tree: &str) -> Roots {
-    Roots { proc: fixture(tree).join("proc"), sys: fixture(tree).join("sys"), cgroup: fixture(tree).join("cgroup") }
-}
-
-fn write_source(out: &mut String, tree: &str, source: &str, config: &str) {
-    let section = Document::new("golden.toml", config).root().child("sources").child(source);
-    let source = SOURCES.iter().find(|one| one.name == source).unwrap();
+fn write_node(out: &mut String, tree: &str, kind: &SourceType) {
+    let section = Document::new("golden.toml", settings(kind.name)).root().child("sources").child(kind.name);
     let mut reports = Vec::new();
-    let mut source_made = (source.configure)(&section, &roots(tree).into()).unwrap();
-    let groups = source_made.discover(&mut |text| reports.push(text));
-    writeln!(out, "# {tree}: {}", source.name).unwrap();
+    let mut source = (kind.configure)(&section, &roots(&fixture(tree)).into()).unwrap();
+    let groups = source.discover(&mut |text| reports.push(text));
+    writeln!(out, "# {tree}: {}", kind.name).unwrap();
     for report in reports {
         let here = env!("CARGO_MANIFEST_DIR");
         writeln!(out, "! {}", report.replace(here, "")).unwrap();
@@ -62,13 +78,13 @@ fn write_group(out: &mut String, mut group: GroupPlan) {
     Schema::new(SensorPath::new("/site/node").unwrap(), group.name, group.sensors).expect("a schema that others take");
 }
 
-/// A job's parts as if each were a group.
-fn write_jobs(out: &mut String, tree: &str, source: &str, place: &JobPlace) {
+/// Writes the parts of a job as if each were a group.
+fn write_job(out: &mut String, tree: &str, source: &str, place: &JobPlace) {
     let mut reports = Vec::new();
-    let mut made = tree::job_source(source, "", &roots(tree)).unwrap();
-    let parts = made.parts(place, &mut |text| reports.push(text));
-    let of = if place.v1.is_empty() { "version 2" } else { "version 1" };
-    writeln!(out, "# {tree}: {source}, a job of {of}").unwrap();
+    let parts =
+        tree::job_source(source, "", &roots(&fixture(tree))).unwrap().parts(place, &mut |text| reports.push(text));
+    let version = if place.v1.is_empty() { "version 2" } else { "version 1" };
+    writeln!(out, "# {tree}: {source}, a job of {version}").unwrap();
     reports.iter().for_each(|report| writeln!(out, "! {report}").unwrap());
     for part in parts {
         let reader = tree::open(&part);
@@ -80,25 +96,18 @@ fn write_jobs(out: &mut String, tree: &str, source: &str, place: &JobPlace) {
 
 #[test]
 fn every_sensor_of_the_fixtures() {
-    let mut out =
-        String::from("# name value x scale unit kind: description, by group; ! is what is told to people\n\n");
-    write_source(&mut out, "recorded", "procfs", "");
-    write_source(&mut out, "handmade", "procfs", "");
-    let files = r#"
-[[sources.sysfs.files]]
-path = "class/net/*/carrier_*"
-name = "net/{1}/carrier_{2}"
-kind = "counter"
-description = "Times that the link went up or down."
-[[sources.sysfs.files]]
-path = "class/net/*/duplex"
-name = "net/{1}/duplex"
-"#;
-    write_source(&mut out, "handmade", "sysfs", files);
-    write_source(&mut out, "handmade", "tester", "[sources.tester]\nsensors = 4\ngroups = 2\nshape = \"counter\"\n");
-    write_jobs(&mut out, "recorded", "cgroup", &tree::recorded(&fixture("recorded/cgroup")));
-    let handmade = |v1, v2| tree::place(&fixture("handmade/cgroup"), v1, v2);
-    write_jobs(&mut out, "handmade", "cgroup", &handmade(tree::V1_JOB, "none"));
-    write_jobs(&mut out, "handmade", "cgroup", &handmade("none", tree::V2_JOB));
+    let mut out = String::from("# name value x scale unit kind: description, by group; ! is a report\n\n");
+    let handmade = |v1, v2| ("handmade", tree::place(&fixture("handmade/cgroup"), v1, v2));
+    let jobs = [
+        ("recorded", tree::recorded(&fixture("recorded/cgroup"))),
+        handmade(tree::V1_JOB, "none"),
+        handmade("none", tree::V2_JOB),
+    ];
+    for source in SOURCES {
+        TREES.iter().for_each(|tree| write_node(&mut out, tree, source));
+        if source.jobs.is_some() && !WITHOUT_FIXTURES_OF_JOBS.contains(&source.name) {
+            jobs.iter().for_each(|(tree, place)| write_job(&mut out, tree, source.name, place));
+        }
+    }
     expect_file!["../fixtures/golden.txt"].assert_eq(&out);
 }

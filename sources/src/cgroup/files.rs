@@ -5,24 +5,24 @@
 
 use wholegrain_model::SensorDef;
 
-use super::io::Layout;
-use super::vocabulary::{below, sensor};
+use super::io::IoLayout;
+use super::metrics::{below, sensor};
 
 /// A file that a job's directory may have.
-pub struct File {
+pub struct CgroupFile {
     /// The controller of version 1 in whose hierarchy it is; `None` for the unified hierarchy.
     pub controller: Option<&'static str>,
     /// Its name, with `v1/` before it for those of version 1: what people are told.
     pub what: &'static str,
     /// What is in it.
-    pub format: Format,
+    pub format: FileFormat,
     /// What a kernel must have for it, where it may be missing and no other file tells the same.
     pub needs: Option<&'static str>,
 }
 
 /// What is in a file.
 #[derive(Clone, Copy)]
-pub enum Format {
+pub enum FileFormat {
     /// One number: the metric and the scale.
     Number(&'static str, f64),
     /// One number of nanoseconds, given as microseconds: a metric has one scale, whichever version it is from, as a job's
@@ -33,10 +33,10 @@ pub enum Format {
     /// Pressure stall information of a resource.
     Pressure(&'static str),
     /// Counts of block devices.
-    Io(Layout),
+    Io(IoLayout),
 }
 
-impl File {
+impl CgroupFile {
     /// The file's name in its directory.
     pub fn name(&self) -> &'static str {
         self.what.strip_prefix("v1/").unwrap_or(self.what)
@@ -46,54 +46,59 @@ impl File {
 /// Every file, the preferred one of those with the same metric first: version 1's controllers where there are any, and of
 /// the unified hierarchy what is left.
 #[rustfmt::skip]
-pub const FILES: &[File] = &[
-    v1("cpuacct", "v1/cpuacct.usage", Format::Nanoseconds("cpu/usage"), None),
-    v1("cpuacct", "v1/cpuacct.usage_user", Format::Nanoseconds("cpu/user"), None),
-    v1("cpuacct", "v1/cpuacct.usage_sys", Format::Nanoseconds("cpu/system"), None),
-    v1("cpuacct", "v1/cpuacct.stat", Format::Keys(cpuacct_stat), None),
-    v1("cpu", "v1/cpu.stat", Format::Keys(cpu_v1), None),
-    v1("memory", "v1/memory.usage_in_bytes", Format::Number("memory/usage", 1.0), None),
-    v1("memory", "v1/memory.max_usage_in_bytes", Format::Number("memory/peak", 1.0), None),
-    v1("memory", "v1/memory.stat", Format::Keys(memory_v1), None),
-    v1("memory", "v1/memory.failcnt", Format::Number("memory/events/max", 1.0), None),
-    v1("memory", "v1/memory.oom_control", Format::Keys(oom_control), None),
-    v1("memory", "v1/memory.memsw.usage_in_bytes", Format::Number("memory/memsw", 1.0), Some("swapaccount=1")),
-    v1("memory", "v1/memory.memsw.max_usage_in_bytes", Format::Number("memory/memsw_peak", 1.0), Some("swapaccount=1")),
-    v1("memory", "v1/memory.memsw.failcnt", Format::Number("memory/memsw_failures", 1.0), Some("swapaccount=1")),
-    v1("memory", "v1/memory.kmem.usage_in_bytes", Format::Number("memory/kernel", 1.0), Some("CONFIG_MEMCG_KMEM")),
-    v1("memory", "v1/memory.kmem.max_usage_in_bytes", Format::Number("memory/kernel_peak", 1.0), Some("CONFIG_MEMCG_KMEM")),
-    v1("memory", "v1/memory.kmem.failcnt", Format::Number("memory/kernel_failures", 1.0), Some("CONFIG_MEMCG_KMEM")),
-    v1("memory", "v1/memory.kmem.tcp.usage_in_bytes", Format::Number("memory/sock", 1.0), Some("CONFIG_MEMCG_KMEM")),
-    v1("blkio", "v1/blkio.throttle.io_service_bytes_recursive", Format::Io(Layout::Bytes), None),
-    v1("blkio", "v1/blkio.throttle.io_serviced_recursive", Format::Io(Layout::Operations), None),
-    v1("blkio", "v1/blkio.throttle.io_service_bytes", Format::Io(Layout::Bytes), None),
-    v1("blkio", "v1/blkio.throttle.io_serviced", Format::Io(Layout::Operations), None),
-    v1("pids", "v1/pids.current", Format::Number("pids/current", 1.0), None),
-    v1("pids", "v1/pids.peak", Format::Number("pids/peak", 1.0), Some("Linux 6.1")),
-    v1("pids", "v1/pids.events", Format::Keys(pids_events), None),
-    v2("cpu.stat", Format::Keys(cpu_v2), None),
-    v2("memory.current", Format::Number("memory/usage", 1.0), None),
-    v2("memory.peak", Format::Number("memory/peak", 1.0), Some("Linux 5.19")),
-    v2("memory.stat", Format::Keys(memory_v2), None),
-    v2("memory.events", Format::Keys(memory_events), None),
-    v2("memory.swap.current", Format::Number("memory/swap", 1.0), Some("CONFIG_SWAP")),
-    v2("memory.swap.peak", Format::Number("memory/swap_peak", 1.0), Some("Linux 6.5")),
-    v2("memory.swap.events", Format::Keys(swap_events), Some("CONFIG_SWAP")),
-    v2("io.stat", Format::Io(Layout::Unified), None),
-    v2("pids.current", Format::Number("pids/current", 1.0), None),
-    v2("pids.peak", Format::Number("pids/peak", 1.0), Some("Linux 6.1")),
-    v2("pids.events", Format::Keys(pids_events), None),
-    v2("cpu.pressure", Format::Pressure("cpu"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
-    v2("memory.pressure", Format::Pressure("memory"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
-    v2("io.pressure", Format::Pressure("io"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
+pub const FILES: &[CgroupFile] = &[
+    v1("cpuacct", "v1/cpuacct.usage", FileFormat::Nanoseconds("cpu/usage"), None),
+    v1("cpuacct", "v1/cpuacct.usage_user", FileFormat::Nanoseconds("cpu/user"), None),
+    v1("cpuacct", "v1/cpuacct.usage_sys", FileFormat::Nanoseconds("cpu/system"), None),
+    v1("cpuacct", "v1/cpuacct.stat", FileFormat::Keys(cpuacct_stat), None),
+    v1("cpu", "v1/cpu.stat", FileFormat::Keys(cpu_v1), None),
+    v1("memory", "v1/memory.usage_in_bytes", FileFormat::Number("memory/usage", 1.0), None),
+    v1("memory", "v1/memory.max_usage_in_bytes", FileFormat::Number("memory/peak", 1.0), None),
+    v1("memory", "v1/memory.stat", FileFormat::Keys(memory_v1), None),
+    v1("memory", "v1/memory.failcnt", FileFormat::Number("memory/events/max", 1.0), None),
+    v1("memory", "v1/memory.oom_control", FileFormat::Keys(oom_control), None),
+    v1("memory", "v1/memory.memsw.usage_in_bytes", FileFormat::Number("memory/memsw", 1.0), Some("swapaccount=1")),
+    v1("memory", "v1/memory.memsw.max_usage_in_bytes", FileFormat::Number("memory/memsw_peak", 1.0), Some("swapaccount=1")),
+    v1("memory", "v1/memory.memsw.failcnt", FileFormat::Number("memory/memsw_failures", 1.0), Some("swapaccount=1")),
+    v1("memory", "v1/memory.kmem.usage_in_bytes", FileFormat::Number("memory/kernel", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("memory", "v1/memory.kmem.max_usage_in_bytes", FileFormat::Number("memory/kernel_peak", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("memory", "v1/memory.kmem.failcnt", FileFormat::Number("memory/kernel_failures", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("memory", "v1/memory.kmem.tcp.usage_in_bytes", FileFormat::Number("memory/sock", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("blkio", "v1/blkio.throttle.io_service_bytes_recursive", FileFormat::Io(IoLayout::Bytes), None),
+    v1("blkio", "v1/blkio.throttle.io_serviced_recursive", FileFormat::Io(IoLayout::Operations), None),
+    v1("blkio", "v1/blkio.throttle.io_service_bytes", FileFormat::Io(IoLayout::Bytes), None),
+    v1("blkio", "v1/blkio.throttle.io_serviced", FileFormat::Io(IoLayout::Operations), None),
+    v1("pids", "v1/pids.current", FileFormat::Number("pids/current", 1.0), None),
+    v1("pids", "v1/pids.peak", FileFormat::Number("pids/peak", 1.0), Some("Linux 6.1")),
+    v1("pids", "v1/pids.events", FileFormat::Keys(pids_events), None),
+    v2("cpu.stat", FileFormat::Keys(cpu_v2), None),
+    v2("memory.current", FileFormat::Number("memory/usage", 1.0), None),
+    v2("memory.peak", FileFormat::Number("memory/peak", 1.0), Some("Linux 5.19")),
+    v2("memory.stat", FileFormat::Keys(memory_v2), None),
+    v2("memory.events", FileFormat::Keys(memory_events), None),
+    v2("memory.swap.current", FileFormat::Number("memory/swap", 1.0), Some("CONFIG_SWAP")),
+    v2("memory.swap.peak", FileFormat::Number("memory/swap_peak", 1.0), Some("Linux 6.5")),
+    v2("memory.swap.events", FileFormat::Keys(swap_events), Some("CONFIG_SWAP")),
+    v2("io.stat", FileFormat::Io(IoLayout::Unified), None),
+    v2("pids.current", FileFormat::Number("pids/current", 1.0), None),
+    v2("pids.peak", FileFormat::Number("pids/peak", 1.0), Some("Linux 6.1")),
+    v2("pids.events", FileFormat::Keys(pids_events), None),
+    v2("cpu.pressure", FileFormat::Pressure("cpu"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
+    v2("memory.pressure", FileFormat::Pressure("memory"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
+    v2("io.pressure", FileFormat::Pressure("io"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
 ];
 
-const fn v1(controller: &'static str, what: &'static str, format: Format, needs: Option<&'static str>) -> File {
-    File { controller: Some(controller), what, format, needs }
+const fn v1(
+    controller: &'static str,
+    what: &'static str,
+    format: FileFormat,
+    needs: Option<&'static str>,
+) -> CgroupFile {
+    CgroupFile { controller: Some(controller), what, format, needs }
 }
 
-const fn v2(what: &'static str, format: Format, needs: Option<&'static str>) -> File {
-    File { controller: None, what, format, needs }
+const fn v2(what: &'static str, format: FileFormat, needs: Option<&'static str>) -> CgroupFile {
+    CgroupFile { controller: None, what, format, needs }
 }
 
 /// Only for kernels without `usage_user` and `usage_sys`, as it counts in ticks.

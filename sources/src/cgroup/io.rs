@@ -3,20 +3,18 @@
 
 use wholegrain_model::SensorDef;
 
-use super::Offer;
-use super::vocabulary::{below, sensor};
-use crate::kept::{Fill, Parse};
-use crate::plan::Slot;
+use super::metrics::{below, sensor};
+use crate::parse::{ParseOutcome, TextParser, ValueSink};
+use crate::plan::{self, SensorPlan, Slot};
 use crate::scan;
-use crate::table::Parsed;
 
-/// The most devices with metrics of their own; the others are in the sums only.
+/// The most devices with their own metrics. The others are in the sums only.
 pub const DEVICES_MAX: usize = 256;
 
-/// What is counted of a device.
+/// The counters of a device.
 const FIELDS: [&str; 6] = ["read_bytes", "write_bytes", "reads", "writes", "discard_bytes", "discards"];
 
-/// What is told of one device's metric rather than of the sum over devices.
+/// The descriptions of a device's metrics, in place of those of the sums over devices.
 const OF_ONE: [&str; FIELDS.len()] = [
     "Read from the device.",
     "Written to the device.",
@@ -26,19 +24,19 @@ const OF_ONE: [&str; FIELDS.len()] = [
     "Discards on the device.",
 ];
 
-/// Where each of [`FIELDS`] stands in a file.
+/// The layout of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// Version 2: a line a device.
+pub enum IoLayout {
+    /// Version 2: one line for each device.
     Unified,
-    /// Version 1, a line an operation, bytes.
+    /// Version 1: bytes, one line for each operation.
     Bytes,
-    /// Version 1, a line an operation, numbers of operations.
+    /// Version 1: counts, one line for each operation.
     Operations,
 }
 
-impl Layout {
-    /// The words for [`FIELDS`]; none for one that this file does not tell.
+impl IoLayout {
+    /// The words for [`FIELDS`]; empty for a field that the file does not have.
     const fn words(self) -> [&'static [u8]; FIELDS.len()] {
         match self {
             Self::Unified => [b"rbytes", b"wbytes", b"rios", b"wios", b"dbytes", b"dios"],
@@ -48,64 +46,69 @@ impl Layout {
     }
 }
 
-/// Where the values of one file go.
+/// The devices of one file, with the slots of their values.
 #[derive(Debug, Clone)]
 pub struct IoTable {
-    layout: Layout,
+    layout: IoLayout,
     sums: [Slot; FIELDS.len()],
-    /// Whether devices have metrics of their own, so that a new one matters.
+    /// Whether devices have their own metrics, so that a new device changes the layout.
     per_device: bool,
-    devices: Vec<Device>,
+    devices: Vec<IoDevice>,
 }
 
 #[derive(Debug, Clone)]
-struct Device {
-    /// `254:0`.
+struct IoDevice {
+    /// Major and minor number, such as `254:0`.
     number: Box<[u8]>,
     slots: [Slot; FIELDS.len()],
 }
 
-/// What is seen on the way through a file.
-enum Seen<'a> {
-    /// What follows is of the device of this number.
+/// An item of a file.
+enum IoItem<'a> {
+    /// The values that follow belong to this device.
     Device(&'a [u8]),
     /// A value of one of [`FIELDS`].
     Value(usize, i64),
-    /// The line, from 1, is not as the format says.
+    /// This line, from 1, does not match the format.
     Bad(u32),
 }
 
-/// Takes the sensors of a file: sums, and each device's own if `device_names` is there to name it.
-pub fn plan(layout: Layout, bytes: &[u8], device_names: Option<&dyn Fn(&str) -> String>, offer: &mut Offer) -> IoTable {
+/// Adds the sensors of a file: the sums, and those of each device if `device_names` names devices.
+pub fn plan(
+    layout: IoLayout,
+    bytes: &[u8],
+    device_names: Option<&dyn Fn(&str) -> String>,
+    plan: &mut SensorPlan<'_>,
+) -> IoTable {
     let words = layout.words();
-    let told = |field: usize| !words[field].is_empty();
+    let has = |field: usize| !words[field].is_empty();
     let sums = std::array::from_fn(|field| {
         let sensor = sensor(&below("io", FIELDS[field]), 1.0);
-        if told(field) { offer.add(sensor) } else { None }
+        if has(field) { plan.add(sensor) } else { None }
     });
     let mut table = IoTable { layout, sums, per_device: device_names.is_some(), devices: Vec::new() };
     let Some(name_of) = device_names else { return table };
     let mut current = None;
-    walk(layout, bytes, |seen| match seen {
-        Seen::Device(number) => {
+    walk(layout, bytes, |item| match item {
+        IoItem::Device(number) => {
             current = table.devices.iter().position(|device| *device.number == *number);
             if current.is_none() && table.devices.len() < DEVICES_MAX {
                 current = Some(table.devices.len());
-                table.devices.push(Device { number: number.into(), slots: [None; FIELDS.len()] });
+                table.devices.push(IoDevice { number: number.into(), slots: [None; FIELDS.len()] });
             }
         }
-        Seen::Value(field, _) => {
+        IoItem::Value(field, _) => {
             if let Some(device) = current.and_then(|index| table.devices.get_mut(index)) {
                 let name = format!("io/{}/{}", name_of(&String::from_utf8_lossy(&device.number)), FIELDS[field]);
                 let like = sensor(&below("io", FIELDS[field]), 1.0);
                 device.slots[field] = device.slots[field]
-                    .or_else(|| offer.add(SensorDef { name, description: OF_ONE[field].to_owned(), ..like }));
+                    .or_else(|| plan.add(SensorDef { name, description: OF_ONE[field].to_owned(), ..like }));
             }
         }
-        Seen::Bad(_) => {}
+        IoItem::Bad(_) => {}
     });
     if table.devices.len() == DEVICES_MAX {
-        offer.report(format!(
+        plan.report(format!(
             "cgroup: a job uses over {DEVICES_MAX} block devices; further ones are in the sums io/* only"
         ));
     }
@@ -113,58 +116,58 @@ pub fn plan(layout: Layout, bytes: &[u8], device_names: Option<&dyn Fn(&str) -> 
 }
 
 impl IoTable {
-    /// The same devices with their values elsewhere: what went to `n` goes to `slots[n]`.
+    /// The same devices with other slots: slot `n` becomes `slots[n]`.
     pub fn mapped(&self, slots: &[Slot]) -> Self {
-        let place = |slot: Slot| slot.and_then(|slot| slots.get(slot as usize).copied().flatten());
+        let place = |slot: Slot| plan::mapped(slot, slots);
         let devices = self.devices.iter();
-        let devices = devices.map(|device| Device { number: device.number.clone(), slots: device.slots.map(place) });
+        let devices = devices.map(|device| IoDevice { number: device.number.clone(), slots: device.slots.map(place) });
         Self { sums: self.sums.map(place), devices: devices.collect(), ..*self }
     }
 
-    /// The place of a device; in version 1 several lines are of the same one, and in both they come in the known order.
+    /// The index of a device. Devices come in the known order, in version 1 with several lines each.
     fn device(&self, number: &[u8], expected: usize) -> Option<usize> {
         let near = [expected, expected + 1];
-        let is_it = |index: &usize| self.devices.get(*index).is_some_and(|device| *device.number == *number);
-        near.into_iter().find(is_it).or_else(|| (0..self.devices.len()).find(is_it))
+        let is_same = |index: &usize| self.devices.get(*index).is_some_and(|device| *device.number == *number);
+        near.into_iter().find(is_same).or_else(|| (0..self.devices.len()).find(is_same))
     }
 }
 
-impl Parse for IoTable {
-    /// A sum is there only if every line could be read; a file without a device is one of a job that has done no I/O. No number's
-    /// place is told, as one is in several values.
-    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
-        let mut parsed = Parsed::default();
+impl TextParser for IoTable {
+    /// A sum has a value only if every line matches the format. A file without a device belongs to a job without I/O. The sink learns no
+    /// positions, as one number is part of several values.
+    fn parse(&self, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
+        let mut outcome = ParseOutcome::default();
         let mut sums = [0i64; FIELDS.len()];
-        let (mut told, mut any) = (0u32, false);
+        let (mut fields_read, mut has_device) = (0u32, false);
         let mut found = [0u64; DEVICES_MAX.div_ceil(64)];
         let (mut current, mut expected) = (None, 0);
-        walk(self.layout, bytes, |seen| match seen {
-            Seen::Device(number) => {
-                any = true;
+        walk(self.layout, bytes, |item| match item {
+            IoItem::Device(number) => {
+                has_device = true;
                 current = self.device(number, expected);
                 match current {
                     Some(index) => {
                         found[index / 64] |= 1 << (index % 64);
                         expected = index;
                     }
-                    None => parsed.layout_changed |= self.per_device && self.devices.len() < DEVICES_MAX,
+                    None => outcome.layout_changed |= self.per_device && self.devices.len() < DEVICES_MAX,
                 }
             }
-            Seen::Value(field, value) => {
-                told |= 1 << field;
+            IoItem::Value(field, value) => {
+                fields_read |= 1 << field;
                 sums[field] = sums[field].wrapping_add(value);
-                fill.made(current.and_then(|index| self.devices[index].slots[field]), value);
+                sink.calculated(current.and_then(|index| self.devices[index].slots[field]), value);
             }
-            Seen::Bad(line) => parsed.bad_line(line),
+            IoItem::Bad(line) => outcome.bad_line(line),
         });
         let found: u32 = found.iter().map(|word| word.count_ones()).sum();
-        parsed.layout_changed |= found as usize != self.devices.len();
-        if parsed.garbage.is_none() {
+        outcome.layout_changed |= found as usize != self.devices.len();
+        if outcome.garbage.is_none() {
             for (field, slot) in self.sums.iter().enumerate() {
-                fill.made(slot.filter(|_| told >> field & 1 == 1 || !any), sums[field]);
+                sink.calculated(slot.filter(|_| fields_read >> field & 1 == 1 || !has_device), sums[field]);
             }
         }
-        parsed
+        outcome
     }
 
     fn slots(&self) -> Vec<u32> {
@@ -173,31 +176,31 @@ impl Parse for IoTable {
     }
 }
 
-fn walk<'a>(layout: Layout, bytes: &'a [u8], mut see: impl FnMut(Seen<'a>)) {
+fn walk<'a>(layout: IoLayout, bytes: &'a [u8], mut take: impl FnMut(IoItem<'a>)) {
     let (mut at, mut number) = (0, 0);
     while at < bytes.len() {
         number += 1;
         let next = scan::next_line(bytes, at);
-        let whole = bytes[at..next].strip_suffix(b"\n");
-        let read = whole.and_then(|line| match layout {
-            Layout::Unified => unified_line(line, &mut see),
-            Layout::Bytes | Layout::Operations => operation_line(&layout.words(), line, &mut see),
+        let line = bytes[at..next].strip_suffix(b"\n");
+        let result = line.and_then(|line| match layout {
+            IoLayout::Unified => unified_line(line, &mut take),
+            IoLayout::Bytes | IoLayout::Operations => operation_line(&layout.words(), line, &mut take),
         });
-        if read.is_none() {
-            see(Seen::Bad(number));
+        if result.is_none() {
+            take(IoItem::Bad(number));
         }
         at = next;
     }
 }
 
-/// A line with all of a device's counts. Some kernels leave out the newline after a device without any, so that several
-/// devices stand in a line: the last is the one that the counts are of. Counts of cost and latency models are passed over.
-fn unified_line<'a>(line: &'a [u8], see: &mut impl FnMut(Seen<'a>)) -> Option<()> {
-    let words = Layout::Unified.words();
+/// A line with all counters of a device. Some kernels leave out the newline after a device without counters, so that a line has several
+/// devices; the counters belong to the last one. Counters of cost and latency models are ignored.
+fn unified_line<'a>(line: &'a [u8], take: &mut impl FnMut(IoItem<'a>)) -> Option<()> {
+    let words = IoLayout::Unified.words();
     let (mut has_device, mut expected) = (false, 0);
     for word in line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()) {
         let Some(equals) = memchr::memchr(b'=', word) else {
-            see(Seen::Device(Some(word).filter(|word| is_device(word))?));
+            take(IoItem::Device(Some(word).filter(|word| is_device(word))?));
             has_device = true;
             continue;
         };
@@ -206,18 +209,18 @@ fn unified_line<'a>(line: &'a [u8], see: &mut impl FnMut(Seen<'a>)) -> Option<()
         let field = if is_next { Some(expected) } else { words.iter().position(|known| *known == key) };
         if let Some(field) = field {
             let (value, _) = scan::int_at(word, equals + 1).filter(|&(_, end)| end == word.len() && has_device)?;
-            see(Seen::Value(field, value));
+            take(IoItem::Value(field, value));
             expected = field + 1;
         }
     }
     has_device.then_some(())
 }
 
-/// `254:0 Read 4096`, or `Total 4096` at the end.
+/// A line such as `254:0 Read 4096`, or `Total 4096` at the end.
 fn operation_line<'a>(
     words: &[&'static [u8]; FIELDS.len()],
     line: &'a [u8],
-    see: &mut impl FnMut(Seen<'a>),
+    take: &mut impl FnMut(IoItem<'a>),
 ) -> Option<()> {
     let mut parts = line.split(|byte| *byte == b' ');
     let first = parts.next()?;
@@ -226,14 +229,14 @@ fn operation_line<'a>(
     if first == b"Total" {
         return Some(());
     }
-    see(Seen::Device(Some(first).filter(|word| is_device(word))?));
+    take(IoItem::Device(Some(first).filter(|word| is_device(word))?));
     if let Some(field) = words.iter().position(|word| !word.is_empty() && *word == operation) {
-        see(Seen::Value(field, value));
+        take(IoItem::Value(field, value));
     }
     Some(())
 }
 
-/// Whether it is two numbers with a colon between them.
+/// Whether a word is two numbers with a colon between them.
 fn is_device(word: &[u8]) -> bool {
     scan::number_at(word, 0)
         .filter(|&(_, colon)| word.get(colon) == Some(&b':'))
@@ -246,33 +249,33 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::testing::filled;
+    use crate::testing::{self, filled};
 
     const V2: &str = "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=10 wbytes=20 rios=3 wios=4 dbytes=5 dios=6\n";
     const V1: &str = "254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 12288\n254:0 Async 0\n254:0 Discard 0\n254:0 Total 12288\nTotal 12288\n";
 
-    /// The values after planning with one text and parsing another.
-    fn read(layout: Layout, planned: &str, text: &str) -> (BTreeMap<String, Option<i64>>, Parsed) {
-        let (sensors, table) = Offer::testing(|offer| {
-            plan(layout, planned.as_bytes(), Some(&|number: &str| format!("d{}", number.replace(':', "_"))), offer)
+    /// The values of `text` after discovery with `planned`.
+    fn read(layout: IoLayout, planned: &str, text: &str) -> (BTreeMap<String, Option<i64>>, ParseOutcome) {
+        let (sensors, table) = testing::planned(|sensors| {
+            plan(layout, planned.as_bytes(), Some(&|number: &str| format!("d{}", number.replace(':', "_"))), sensors)
         });
         let filled = filled(sensors.len(), |row| table.parse(text.as_bytes(), row));
         let names = sensors.into_iter().map(|sensor| sensor.name.trim_start_matches("io/").to_owned());
-        (names.zip(filled.values).collect(), filled.parsed)
+        (names.zip(filled.values).collect(), filled.outcome)
     }
 
     #[track_caller]
-    fn check(layout: Layout, text: &str, expected: &[(&str, Option<i64>)], told: Parsed) {
-        let planned = if layout == Layout::Unified { V2 } else { V1 };
-        let (values, parsed) = read(layout, planned, text);
+    fn check(layout: IoLayout, text: &str, expected: &[(&str, Option<i64>)], expected_outcome: ParseOutcome) {
+        let planned = if layout == IoLayout::Unified { V2 } else { V1 };
+        let (values, outcome) = read(layout, planned, text);
         for (name, value) in expected {
             assert_eq!(values[*name], *value, "{name} in {text:?}");
         }
-        assert_eq!(parsed, told, "{text:?}");
+        assert_eq!(outcome, expected_outcome, "{text:?}");
     }
 
-    const GOOD: Parsed = Parsed { layout_changed: false, garbage: None };
-    const CHANGED: Parsed = Parsed { layout_changed: true, garbage: None };
+    const GOOD: ParseOutcome = ParseOutcome { layout_changed: false, garbage: None };
+    const CHANGED: ParseOutcome = ParseOutcome { layout_changed: true, garbage: None };
 
     #[test]
     fn version_2() {
@@ -282,39 +285,44 @@ mod tests {
             ("d254_0/write_bytes", Some(8192)),
             ("d8_16/discard_bytes", Some(5)),
         ];
-        check(Layout::Unified, V2, &all, GOOD);
+        check(IoLayout::Unified, V2, &all, GOOD);
         let extra = V2.replace("\n", " use_delay=0 cost.vrate=100.00 cost.usage=5\n");
-        check(Layout::Unified, &extra, &all, GOOD);
+        check(IoLayout::Unified, &extra, &all, GOOD);
         let joined = format!("7:0 7:1 {V2}");
-        check(Layout::Unified, &joined, &all, CHANGED);
-        check(Layout::Unified, "", &[("read_bytes", Some(0)), ("discards", Some(0)), ("d254_0/reads", None)], CHANGED);
+        check(IoLayout::Unified, &joined, &all, CHANGED);
+        check(
+            IoLayout::Unified,
+            "",
+            &[("read_bytes", Some(0)), ("discards", Some(0)), ("d254_0/reads", None)],
+            CHANGED,
+        );
         let old = "254:0 rbytes=1 wbytes=2 rios=3 wios=4\n8:16 rbytes=1 wbytes=2 rios=3 wios=4\n";
-        check(Layout::Unified, old, &[("reads", Some(6)), ("discards", None), ("d8_16/discards", None)], GOOD);
+        check(IoLayout::Unified, old, &[("reads", Some(6)), ("discards", None), ("d8_16/discards", None)], GOOD);
     }
 
     #[test]
     fn a_new_device_is_in_the_sums_at_once() {
         let text = format!("{V2}9:9 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n");
-        check(Layout::Unified, &text, &[("read_bytes", Some(4107)), ("d8_16/reads", Some(3))], CHANGED);
-        let (values, parsed) = read(Layout::Unified, &text, &text);
-        assert_eq!((values["d9_9/writes"], parsed), (Some(4), GOOD));
+        check(IoLayout::Unified, &text, &[("read_bytes", Some(4107)), ("d8_16/reads", Some(3))], CHANGED);
+        let (values, outcome) = read(IoLayout::Unified, &text, &text);
+        assert_eq!((values["d9_9/writes"], outcome), (Some(4), GOOD));
         let one = V2.lines().next().unwrap().to_owned() + "\n";
-        check(Layout::Unified, &one, &[("read_bytes", Some(4096)), ("d8_16/reads", None)], CHANGED);
+        check(IoLayout::Unified, &one, &[("read_bytes", Some(4096)), ("d8_16/reads", None)], CHANGED);
     }
 
     #[test]
     fn version_1() {
         check(
-            Layout::Bytes,
+            IoLayout::Bytes,
             V1,
             &[("read_bytes", Some(4096)), ("d254_0/write_bytes", Some(8192)), ("discard_bytes", Some(0))],
             GOOD,
         );
-        let (values, _) = read(Layout::Operations, V1, V1);
+        let (values, _) = read(IoLayout::Operations, V1, V1);
         assert_eq!((values["reads"], values["d254_0/writes"]), (Some(4096), Some(8192)));
         assert!(!values.contains_key("read_bytes"));
-        let (values, parsed) = read(Layout::Bytes, "Total 0\n", "Total 0\n");
-        assert_eq!((values["read_bytes"], values.len(), parsed), (Some(0), 3, GOOD));
+        let (values, outcome) = read(IoLayout::Bytes, "Total 0\n", "Total 0\n");
+        assert_eq!((values["read_bytes"], values.len(), outcome), (Some(0), 3, GOOD));
     }
 
     #[test]
@@ -328,12 +336,12 @@ mod tests {
             ("254 rbytes=1\n", 1),
             ("\n", 1),
         ] {
-            let (values, parsed) = read(Layout::Unified, V2, text);
-            assert_eq!((values["read_bytes"], parsed.garbage), (None, Some(line)), "{text:?}");
+            let (values, outcome) = read(IoLayout::Unified, V2, text);
+            assert_eq!((values["read_bytes"], outcome.garbage), (None, Some(line)), "{text:?}");
         }
         for text in ["254:0 Read\n", "254:0 Read x\n", "x Read 1\n", "254:0 Read 1 2\n", "Total\n", "254:0 Read 1"] {
-            let (values, parsed) = read(Layout::Bytes, V1, text);
-            assert_eq!((values["read_bytes"], parsed.garbage), (None, Some(1)), "{text:?}");
+            let (values, outcome) = read(IoLayout::Bytes, V1, text);
+            assert_eq!((values["read_bytes"], outcome.garbage), (None, Some(1)), "{text:?}");
         }
     }
 
@@ -341,10 +349,10 @@ mod tests {
     fn more_devices_than_have_their_own() {
         let line = |n: usize| format!("8:{n} rbytes=1 wbytes=1 rios=1 wios=1 dbytes=1 dios=1\n");
         let text: String = (0..DEVICES_MAX + 10).map(line).collect();
-        let (values, parsed) = read(Layout::Unified, &text, &text);
+        let (values, outcome) = read(IoLayout::Unified, &text, &text);
         assert_eq!(values["read_bytes"], Some(DEVICES_MAX as i64 + 10));
         assert_eq!(
-            (values.len(), parsed),
+            (values.len(), outcome),
             ((DEVICES_MAX + 1) * FIELDS.len(), GOOD),
             "and no discovery after discovery"
         );

@@ -1,4 +1,4 @@
-//! Reading one file of a job again and again, until the job is no more.
+//! Reads one file of a job at each sample, until the job has ended.
 
 use std::cell::RefCell;
 use std::fs;
@@ -7,44 +7,42 @@ use std::path::{Path, PathBuf};
 
 use super::io::IoTable;
 use crate::descriptors::Quota;
-use crate::file::{Errno, KeptFile};
-use crate::kept::{Fill, Kept, Parse, Room};
-use crate::plan::Slot;
+use crate::file::{Errno, PolledFile};
+use crate::line_table::LineTable;
+use crate::parse::{IncrementalParser, ParseOutcome, ParserCapacity, TextParser, ValueSink};
+use crate::plan::{self, Slot};
 use crate::pressure::PressureTable;
+use crate::reader::{ReadProblem, Reader, Reading, Row};
 use crate::scan;
-use crate::table::{LineTable, Parsed};
-use crate::{ReadProblem, Reader, Reading, Row};
 
-/// The room for a file at first, in bytes; memory.stat of version 2 takes under 3 KB. It grows when a file has outgrown it.
+/// The initial size of the buffer; memory.stat of version 2 takes under 3 KB. The buffer grows with the files.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The longest file of one number, in bytes, with its newline.
+/// The maximum length of a file of one number, with its newline.
 const NUMBER_BYTES_MAX: usize = 64;
 
 const GONE: Reading = Reading { layout_changed: false, problem: None, gone: true };
 
 thread_local! {
-    /// One for all readers of a thread: a job has some twenty files, a node hundreds of jobs, and one file is read at a time.
+    /// The buffer of all readers of a thread, which reads one file at a time. A job has some twenty files, a node hundreds of jobs.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How a file is parsed.
+/// How a file is outcome.
 #[derive(Debug)]
-pub enum Parser {
-    /// Where the number goes, and what it is divided by.
+pub enum CgroupParser {
+    /// One number: its slot, and its divisor.
     Number(Slot, i64),
     Lines(LineTable),
     Pressure(PressureTable),
     Io(IoTable),
 }
 
-impl Parser {
-    /// The same with its values elsewhere.
+impl CgroupParser {
+    /// The same parser with other slots: slot `n` becomes `slots[n]`.
     pub fn mapped(&self, slots: &[Slot]) -> Self {
         match self {
-            Self::Number(slot, divisor) => {
-                Self::Number(slot.and_then(|slot| slots.get(slot as usize).copied().flatten()), *divisor)
-            }
+            Self::Number(slot, divisor) => Self::Number(plan::mapped(*slot, slots), *divisor),
             Self::Lines(table) => Self::Lines(table.mapped(slots)),
             Self::Pressure(table) => Self::Pressure(table.mapped(slots)),
             Self::Io(table) => Self::Io(table.mapped(slots)),
@@ -52,13 +50,13 @@ impl Parser {
     }
 }
 
-impl Parse for Parser {
-    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
+impl TextParser for CgroupParser {
+    fn parse(&self, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
         match self {
-            Self::Number(slot, divisor) => number(*slot, *divisor, bytes, fill),
-            Self::Lines(table) => table.parse(bytes, fill),
-            Self::Pressure(table) => table.parse(bytes, fill),
-            Self::Io(table) => table.parse(bytes, fill),
+            Self::Number(slot, divisor) => parse_number(*slot, *divisor, bytes, sink),
+            Self::Lines(table) => table.parse(bytes, sink),
+            Self::Pressure(table) => table.parse(bytes, sink),
+            Self::Io(table) => table.parse(bytes, sink),
         }
     }
 
@@ -72,35 +70,35 @@ impl Parse for Parser {
     }
 }
 
-fn number(slot: Slot, divisor: i64, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
-    let mut parsed = Parsed::default();
+fn parse_number(slot: Slot, divisor: i64, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
+    let mut outcome = ParseOutcome::default();
     match scan::only_int(bytes) {
-        Some(value) => fill.made(slot, if divisor == 1 { value } else { value / divisor }),
-        None => parsed.bad_line(1),
+        Some(value) => sink.calculated(slot, if divisor == 1 { value } else { value / divisor }),
+        None => outcome.bad_line(1),
     }
-    parsed
+    outcome
 }
 
-/// A directory as it was when the job was looked at. Another one in its place is another job's.
+/// A directory of a job, with its inode: a directory with the same path and another inode belongs to another job.
 #[derive(Debug, Clone)]
-pub struct Directory {
+pub struct JobDirectory {
     path: PathBuf,
     inode: u64,
 }
 
-impl Directory {
-    /// The directory at a path; `None` when there is none.
+impl JobDirectory {
+    /// The directory at a path; `None` when it does not exist.
     pub fn at(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_dir)?;
         Some(Self { path: path.to_owned(), inode: metadata.ino() })
     }
 
-    /// A file in it.
+    /// The path of a file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Whether it is no more.
+    /// Whether the directory was removed.
     #[cold]
     pub fn is_gone(&self) -> bool {
         match fs::metadata(&self.path) {
@@ -110,72 +108,76 @@ impl Directory {
     }
 }
 
-/// What readers of one file are made of.
-pub struct Template {
-    /// What people are told that it is.
+/// Creates readers of one file.
+pub struct ReaderTemplate {
+    /// The name of the file in messages.
     pub what: &'static str,
-    pub directory: Directory,
+    pub directory: JobDirectory,
     pub path: PathBuf,
-    /// With the sensors of the part as places.
-    pub parser: Parser,
-    /// What a reader keeps of the last content.
-    pub room: Room,
-    /// Whose descriptors its readers take.
+    /// Its slots are the indices of the part's sensors.
+    pub parser: CgroupParser,
+    pub capacity: ParserCapacity,
+    /// Pays for the descriptors of the readers.
     pub quota: Quota,
 }
 
-impl Template {
-    /// A reader of a choice of the sensors.
-    pub fn reader(&self, slots: &[Slot]) -> FileReader {
-        let mut file = KeptFile::of_job(&self.path, &self.quota);
+impl ReaderTemplate {
+    /// A reader of some of the sensors.
+    pub fn reader(&self, slots: &[Slot]) -> CgroupFileReader {
+        let mut file = PolledFile::of_job(&self.path, &self.quota);
         file.open_now();
         let parser = self.parser.mapped(slots);
-        // To parse one number costs no more than to compare it.
-        let kept = if matches!(parser, Parser::Number(..)) { Kept::default() } else { Kept::new(&parser, self.room) };
-        FileReader { what: self.what, directory: self.directory.clone(), file, parser, kept, gone: false }
+        // Parsing one number costs no more than comparing it.
+        let incremental = match parser {
+            CgroupParser::Number(..) => IncrementalParser::default(),
+            _ => IncrementalParser::new(&parser, self.capacity),
+        };
+        CgroupFileReader { what: self.what, directory: self.directory.clone(), file, parser, incremental, gone: false }
     }
 }
 
-/// Reads one file.
-pub struct FileReader {
+/// Reads one file of a job.
+pub struct CgroupFileReader {
     what: &'static str,
-    directory: Directory,
-    file: KeptFile,
-    parser: Parser,
-    kept: Kept,
+    directory: JobDirectory,
+    file: PolledFile,
+    parser: CgroupParser,
+    incremental: IncrementalParser,
     gone: bool,
 }
 
-impl FileReader {
-    /// One `pread`: the kernel makes these files whole for each read that begins at their beginning.
-    fn parsed(&mut self, row: &mut Row<'_>) -> Result<Parsed, Errno> {
-        if let Parser::Number(slot, divisor) = self.parser {
+impl CgroupFileReader {
+    /// One `pread` reads the file: the kernel formats these files as a whole for each read from the beginning.
+    fn parse(&mut self, row: &mut Row<'_>) -> Result<ParseOutcome, Errno> {
+        if let CgroupParser::Number(slot, divisor) = self.parser {
             let mut buffer = [0; NUMBER_BYTES_MAX];
             let length = self.file.read_once(&mut buffer)?;
-            return Ok(number(slot, divisor, &buffer[..length], row));
+            return Ok(parse_number(slot, divisor, &buffer[..length], row));
         }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.is_empty() {
                 buffer.resize(BUFFER_BYTES, 0);
             }
-            let room = buffer.len();
+            let size = buffer.len();
             let mut length = self.content(buffer)?;
-            if length >= room {
-                // It came in two pieces, which are of two instants; now there is room for it.
+            if length >= size {
+                // Two reads of two moments gave it. The buffer has grown, and one read is enough now.
                 length = self.content(buffer)?;
             }
-            Ok(self.kept.parse(&self.parser, &buffer[..length], row))
+            Ok(self.incremental.parse(&self.parser, &buffer[..length], row))
         })
     }
 
     fn content(&mut self, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
         match self.parser {
-            Parser::Io(_) => self.file.read_whole_or_empty(buffer, |_| true),
-            Parser::Number(..) | Parser::Lines(_) | Parser::Pressure(_) => self.file.read_whole(buffer, |_| true),
+            CgroupParser::Io(_) => self.file.read_whole_or_empty(buffer, |_| true),
+            CgroupParser::Number(..) | CgroupParser::Lines(_) | CgroupParser::Pressure(_) => {
+                self.file.read_whole(buffer, |_| true)
+            }
         }
     }
 
-    /// A file whose directory is gone says ENODEV while it is open, and ENOENT when it is opened.
+    /// After its directory was removed, an open file gives ENODEV, and opening it gives ENOENT.
     #[cold]
     fn failed(&mut self, errno: Errno) -> Reading {
         let is_missing = matches!(errno, libc::ENODEV | libc::ENOENT | libc::ENOTDIR);
@@ -188,13 +190,13 @@ impl FileReader {
     }
 }
 
-impl Reader for FileReader {
+impl Reader for CgroupFileReader {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         if self.gone {
             return GONE;
         }
-        match self.parsed(row) {
-            Ok(parsed) => parsed.reading(self.what),
+        match self.parse(row) {
+            Ok(outcome) => outcome.reading(self.what),
             Err(errno) => self.failed(errno),
         }
     }

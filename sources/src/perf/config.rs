@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
-use wholegrain_model::pattern::Filter;
 
 use super::event::{Event, Family};
 use super::machine::Wanted;
 use crate::ConfigureContext;
-use crate::options::GroupOptions;
+use crate::options::{self, GroupOptions};
 
 /// What is counted of jobs when the configuration does not say.
 pub const JOB_EVENTS: [&str; 12] = [
@@ -37,10 +35,10 @@ pub const GROUP_EVENTS_MAX: usize = 64;
 /// The most events of one scope.
 const EVENTS_MAX: usize = 1024;
 
-/// The table as it is written.
+/// The keys of the source's table besides those of [`GroupOptions`].
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct PerfKeys {
     events: Option<Vec<String>>,
     #[serde(default)]
     groups: Vec<Vec<String>>,
@@ -53,11 +51,6 @@ struct Table {
     #[serde(default)]
     per_cpu: bool,
     lock_file: Option<PathBuf>,
-    interval: Option<Interval>,
-    offset: Option<Interval>,
-    synchronous: Option<bool>,
-    #[serde(default)]
-    metrics: Filter,
 }
 
 fn group_max_default() -> usize {
@@ -66,7 +59,7 @@ fn group_max_default() -> usize {
 
 /// The configuration, checked.
 #[derive(Debug)]
-pub struct Config {
+pub struct PerfConfig {
     /// What is counted of each job.
     pub jobs: Vec<Wanted>,
     /// What is counted on the node.
@@ -79,23 +72,16 @@ pub struct Config {
     pub common: GroupOptions,
 }
 
-impl Config {
-    /// Reads and checks the source's table.
+impl PerfConfig {
+    /// Reads and checks the source's own.
     pub fn read(section: &Section, context: &ConfigureContext) -> Result<Self, ConfigError> {
-        let table: Table = section.parse()?;
-        let common = GroupOptions {
-            interval: table.interval,
-            offset: table.offset,
-            synchronous: table.synchronous,
-            metrics: table.metrics,
-        };
-        common.check(section)?;
-        if !(1..=GROUP_EVENTS_MAX).contains(&table.group_max) {
+        let (common, own): (GroupOptions, PerfKeys) = options::read(section)?;
+        if !(1..=GROUP_EVENTS_MAX).contains(&own.group_max) {
             return Err(section
-                .error("group_max", format!("group_max is {}; 1 to {GROUP_EVENTS_MAX} make sense", table.group_max)));
+                .error("group_max", format!("group_max is {}; 1 to {GROUP_EVENTS_MAX} make sense", own.group_max)));
         }
-        let job_groups = scope(section, "groups", &table.groups)?;
-        let job_events = match &table.events {
+        let job_groups = scope(section, "groups", &own.groups)?;
+        let job_events = match &own.events {
             Some(events) => parse_all(section, "events", events)?,
             // Those that stand in a group are there already.
             None => {
@@ -104,14 +90,14 @@ impl Config {
                 events
             }
         };
-        let node_groups = scope(section, "node_groups", &table.node_groups)?;
-        let node_events = parse_all(section, "node_events", &table.node_events)?;
+        let node_groups = scope(section, "node_groups", &own.node_groups)?;
+        let node_events = parse_all(section, "node_events", &own.node_events)?;
         Ok(Self {
-            jobs: wanted(job_groups, job_events, table.group_max).map_err(|error| section.error("events", error))?,
-            node: wanted(node_groups, node_events, table.group_max)
+            jobs: wanted(job_groups, job_events, own.group_max).map_err(|error| section.error("events", error))?,
+            node: wanted(node_groups, node_events, own.group_max)
                 .map_err(|error| section.error("node_events", error))?,
-            per_cpu: table.per_cpu,
-            lock_file: table.lock_file.map(|path| context.resolve(&path)),
+            per_cpu: own.per_cpu,
+            lock_file: own.lock_file.map(|path| context.resolve(&path)),
             common,
         })
     }

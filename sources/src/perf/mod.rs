@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use wholegrain_model::config::{ConfigError, Section};
 
-use self::config::Config;
+use self::config::PerfConfig;
 use self::gate::Gate;
 use self::jobs::{Jobs, given_up, running_sensor};
 use self::kernel::{Kernel, Linux, Whose};
@@ -32,7 +32,7 @@ use self::part::{Part, PartReader, Slots};
 use self::refusals::Refusals;
 use crate::job::JobSource;
 use crate::options::GroupOptions;
-use crate::plan::Plan;
+use crate::plan::SensorPlan;
 use crate::{ConfigureContext, GroupPlan, Reader, Reading, Roots, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
@@ -47,20 +47,20 @@ pub const SOURCE: SourceType = SourceType {
 const GROUP: &str = "perf";
 
 fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    Ok(Box::new(node(Config::read(section, context)?, &context.roots, Arc::new(Linux))))
+    Ok(Box::new(node(PerfConfig::read(section, context)?, &context.roots, Arc::new(Linux))))
 }
 
 fn configure_jobs(section: &Section, context: &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError> {
-    Ok(Box::new(of_jobs(Config::read(section, context)?, &context.roots, Arc::new(Linux))))
+    Ok(Box::new(of_jobs(PerfConfig::read(section, context)?, &context.roots, Arc::new(Linux))))
 }
 
-fn node(config: Config, roots: &Roots, kernel: Arc<dyn Kernel>) -> Node {
+fn node(config: PerfConfig, roots: &Roots, kernel: Arc<dyn Kernel>) -> Node {
     let gate = Gate::new(&kernel, config.lock_file.as_deref());
     let parts = config.node.into_iter().map(|wanted| (wanted, None)).collect();
     Node { kernel, gate, machine: Machine::new(roots), parts, per_cpu: config.per_cpu, common: config.common }
 }
 
-fn of_jobs(config: Config, roots: &Roots, kernel: Arc<dyn Kernel>) -> Jobs {
+fn of_jobs(config: PerfConfig, roots: &Roots, kernel: Arc<dyn Kernel>) -> Jobs {
     let gate = Gate::new(&kernel, config.lock_file.as_deref());
     Jobs::new(kernel, Machine::new(roots), gate, config.jobs)
 }
@@ -103,7 +103,7 @@ impl Source for Node {
 impl Node {
     fn group(&self, report: &mut dyn FnMut(String)) -> Option<GroupPlan> {
         let own = GroupOptions::default();
-        let mut plan = Plan::new(&self.common, &own, report);
+        let mut plan = SensorPlan::new(&self.common, &own, report);
         let mut readers = Vec::new();
         for part in self.parts.iter().filter_map(|(_, part)| part.as_ref()) {
             let slots = self.slots(part, &mut plan);
@@ -119,7 +119,7 @@ impl Node {
         })
     }
 
-    fn slots(&self, part: &Part, plan: &mut Plan<'_>) -> Slots {
+    fn slots(&self, part: &Part, plan: &mut SensorPlan<'_>) -> Slots {
         let (found, (events, places)) = (part.found(), part.shown());
         let mut slots = Slots::default();
         if self.per_cpu {

@@ -1,45 +1,35 @@
-//! `[sources.procfs]`: the source's keys.
+//! The settings of `[sources.procfs]`.
 
-use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::pattern::{Filter, Pattern};
 
-use crate::options::GroupOptions;
+use crate::options::{self, GroupOptions};
 
-/// The groups there are, each a file of /proc (pressure: a folder of them).
+/// The groups. Each is a file of /proc; `pressure` is a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-pub enum Group {
-    /// /proc/meminfo.
+pub enum ProcGroup {
     #[serde(rename = "meminfo")]
     Meminfo,
-    /// /proc/vmstat.
     #[serde(rename = "vmstat")]
     Vmstat,
-    /// /proc/stat.
     #[serde(rename = "stat")]
     Stat,
-    /// /proc/loadavg.
     #[serde(rename = "loadavg")]
     Loadavg,
-    /// /proc/net/dev.
     #[serde(rename = "net/dev")]
     NetDev,
-    /// /proc/net/snmp.
     #[serde(rename = "net/snmp")]
     NetSnmp,
-    /// /proc/net/netstat.
     #[serde(rename = "net/netstat")]
     NetNetstat,
-    /// /proc/diskstats.
     #[serde(rename = "diskstats")]
     Diskstats,
-    /// /proc/pressure/*.
     #[serde(rename = "pressure")]
     Pressure,
 }
 
-impl Group {
-    /// All of them, in the order in which they are shown.
+impl ProcGroup {
+    /// All groups, in the order of lists.
     pub const ALL: [Self; 9] = [
         Self::Meminfo,
         Self::Vmstat,
@@ -52,7 +42,7 @@ impl Group {
         Self::Pressure,
     ];
 
-    /// The group's name, which is its file's below /proc too.
+    /// The name of the group, and of its file below /proc.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Meminfo => "meminfo",
@@ -68,17 +58,12 @@ impl Group {
     }
 }
 
-/// The table as it is written.
+/// The keys of the source's table besides those of [`GroupOptions`].
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct ProcfsKeys {
     #[serde(default = "all_groups")]
-    groups: Vec<Group>,
-    interval: Option<Interval>,
-    offset: Option<Interval>,
-    synchronous: Option<bool>,
-    #[serde(default)]
-    metrics: Filter,
+    groups: Vec<ProcGroup>,
     #[serde(default = "default_devices")]
     devices: Filter,
     #[serde(default)]
@@ -103,64 +88,56 @@ struct Table {
     pressure: GroupOptions,
 }
 
-/// The configuration, checked.
+/// The checked settings of the source.
 #[derive(Debug)]
-pub struct Config {
-    /// What is sampled, each group once, with its own keys.
-    pub groups: Vec<(Group, GroupOptions)>,
-    /// The keys for all groups.
+pub struct ProcfsConfig {
+    /// The sampled groups, each once, with their own settings.
+    pub groups: Vec<(ProcGroup, GroupOptions)>,
+    /// The settings for all groups.
     pub common: GroupOptions,
-    /// Which network and block devices, by name.
+    /// Filter of network and block devices, by name.
     pub devices: Filter,
-    /// Which CPUs, by number.
+    /// Filter of CPUs, by number.
     pub cpus: Filter,
 }
 
-impl Config {
-    /// Reads and checks the source's table.
+impl ProcfsConfig {
+    /// Reads and checks the table of the source.
     pub fn read(section: &Section) -> Result<Self, ConfigError> {
-        let mut table: Table = section.parse()?;
-        let wanted = std::mem::take(&mut table.groups);
-        let common = GroupOptions {
-            interval: table.interval,
-            offset: table.offset,
-            synchronous: table.synchronous,
-            metrics: std::mem::take(&mut table.metrics),
-        };
-        common.check(section)?;
+        let (common, mut own): (GroupOptions, ProcfsKeys) = options::read(section)?;
         let mut groups = Vec::new();
-        for group in Group::ALL {
-            let options = table.options(group);
+        for group in ProcGroup::ALL {
+            let options = own.take_options(group);
             options.check(&section.child(group.name()))?;
-            if wanted.contains(&group) {
+            if own.groups.contains(&group) {
                 groups.push((group, options));
             }
         }
-        Ok(Self { groups, common, devices: table.devices, cpus: table.cpus })
+        Ok(Self { groups, common, devices: own.devices, cpus: own.cpus })
     }
 }
 
-impl Table {
-    fn options(&mut self, group: Group) -> GroupOptions {
+impl ProcfsKeys {
+    fn take_options(&mut self, group: ProcGroup) -> GroupOptions {
         std::mem::take(match group {
-            Group::Meminfo => &mut self.meminfo,
-            Group::Vmstat => &mut self.vmstat,
-            Group::Stat => &mut self.stat,
-            Group::Loadavg => &mut self.loadavg,
-            Group::NetDev => &mut self.net_dev,
-            Group::NetSnmp => &mut self.net_snmp,
-            Group::NetNetstat => &mut self.net_netstat,
-            Group::Diskstats => &mut self.diskstats,
-            Group::Pressure => &mut self.pressure,
+            ProcGroup::Meminfo => &mut self.meminfo,
+            ProcGroup::Vmstat => &mut self.vmstat,
+            ProcGroup::Stat => &mut self.stat,
+            ProcGroup::Loadavg => &mut self.loadavg,
+            ProcGroup::NetDev => &mut self.net_dev,
+            ProcGroup::NetSnmp => &mut self.net_snmp,
+            ProcGroup::NetNetstat => &mut self.net_netstat,
+            ProcGroup::Diskstats => &mut self.diskstats,
+            ProcGroup::Pressure => &mut self.pressure,
         })
     }
 }
 
-fn all_groups() -> Vec<Group> {
-    Group::ALL.to_vec()
+fn all_groups() -> Vec<ProcGroup> {
+    ProcGroup::ALL.to_vec()
 }
 
-/// All but loop devices and RAM disks, of which there are many that nothing uses.
+/// All devices except loop devices and RAM disks, most of which are unused.
 fn default_devices() -> Filter {
     let exclude = ["loop*", "ram*"].into_iter().filter_map(|pattern| Pattern::new(pattern).ok());
     Filter { include: Vec::new(), exclude: exclude.collect() }

@@ -1,19 +1,19 @@
-//! /proc/net/dev and /proc/diskstats: a line a device, its counts in columns (Documentation/admin-guide/iostats.rst,
+//! /proc/net/dev and /proc/diskstats: one line for each device, with counters in columns (Documentation/admin-guide/iostats.rst,
 //! Documentation/filesystems/proc.rst).
 
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 use wholegrain_model::pattern::Filter;
 
-use crate::plan::{Plan, Slot};
-use crate::scan;
-use crate::table::LineTable;
+use crate::line_table::LineTable;
+use crate::plan::{SensorPlan, Slot};
+use crate::scan::{self, Cursor};
 
-/// The second line of net/dev, which says what the columns are; it has been this since Linux 2.1.
+/// The second line of net/dev, which names the columns. It has not changed since Linux 2.1.
 const NET_HEADER: &[u8] =
     b" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed";
 
-/// The columns of net/dev, named as in /sys/class/net/<device>/statistics where the file has no other sum.
+/// The columns of net/dev, named as in /sys/class/net/<device>/statistics unless the file has another sum.
 const NET: [(&str, &str, &str); 16] = [
     ("rx_bytes", "By", "Bytes received."),
     ("rx_packets", "1", "Packets received."),
@@ -33,8 +33,8 @@ const NET: [(&str, &str, &str); 16] = [
     ("tx_compressed", "1", "Compressed packets sent."),
 ];
 
-/// The columns of diskstats after the name. Sectors are of 512 bytes whatever the device, times in ms. Kernels before 4.18
-/// have 11 of them, before 5.5 have 15.
+/// The columns of diskstats after the name. Sectors have 512 bytes on every device; times are in ms. Kernels before 4.18 have 11 columns,
+/// kernels before 5.5 have 15.
 const DISK: [(&str, &str, f64, &str); 17] = [
     ("reads", "1", 1.0, "Reads completed."),
     ("reads_merged", "1", 1.0, "Reads merged into others."),
@@ -55,8 +55,8 @@ const DISK: [(&str, &str, f64, &str); 17] = [
     ("flush_time", "s", 1e-3, "Time that flushes took, summed over flushes."),
 ];
 
-/// Takes the sensors of net/dev, named `net/dev/<device>/<count>`. `devices` is asked with the name as it is in the sensors'.
-pub fn plan_net(bytes: &[u8], devices: &Filter, plan: &mut Plan<'_>) -> LineTable {
+/// Adds the sensors of net/dev, `net/dev/<device>/<counter>`. `devices` filters the device names as they are in the sensors' names.
+pub fn plan_net(bytes: &[u8], devices: &Filter, plan: &mut SensorPlan<'_>) -> LineTable {
     let mut table = LineTable::default();
     let mut known = false;
     for line in scan::lines(bytes) {
@@ -80,8 +80,8 @@ pub fn plan_net(bytes: &[u8], devices: &Filter, plan: &mut Plan<'_>) -> LineTabl
     table
 }
 
-/// Takes the sensors of diskstats, named `diskstats/<device>/<count>`.
-pub fn plan_disk(bytes: &[u8], devices: &Filter, plan: &mut Plan<'_>) -> LineTable {
+/// Adds the sensors of diskstats, `diskstats/<device>/<counter>`.
+pub fn plan_disk(bytes: &[u8], devices: &Filter, plan: &mut SensorPlan<'_>) -> LineTable {
     let mut table = LineTable::default();
     for line in scan::lines(bytes) {
         let Some((key_len, device)) = disk_key(line) else {
@@ -108,12 +108,12 @@ fn disk_sensor(folder: &str, (name, unit, scale, text): &(&str, &str, f64, &str)
     sensor.scaled(*scale)
 }
 
-/// The length of ` 254       0 vda ` and the device in it.
+/// The length of a key such as ` 254       0 vda `, and the device in it.
 fn disk_key(line: &[u8]) -> Option<(usize, String)> {
-    let (_, major_end) = scan::number_at(line, scan::skip_spaces(line, 0))?;
-    let (_, minor_end) = scan::number_at(line, scan::skip_spaces(line, major_end))?;
-    let start = scan::skip_spaces(line, minor_end);
-    let length = line[start.min(line.len())..].iter().position(|byte| *byte == b' ').filter(|length| *length > 0)?;
-    let device = String::from_utf8_lossy(&line[start..start + length]).into_owned();
-    Some((start + length + 1, device))
+    let mut cursor = Cursor::new(line);
+    cursor.skip_spaces().number()?;
+    cursor.skip_spaces().number()?;
+    let device = String::from_utf8_lossy(cursor.skip_spaces().word()?).into_owned();
+    cursor.literal(b" ")?;
+    Some((cursor.position(), device))
 }

@@ -2,17 +2,16 @@
 
 use wholegrain_model::SensorDef;
 
-use crate::kept::{Fill, Form, Parse};
-use crate::plan::{Plan, Slot};
-use crate::scan;
-use crate::table::Parsed;
+use crate::parse::{NumberFormat, ParseOutcome, TextParser, ValueSink};
+use crate::plan::{SensorPlan, Slot};
+use crate::scan::{self, Cursor};
 
-/// Where the values go: the three loads, the runnable and all threads.
+/// The slots of the three loads, of the runnable threads and of all threads.
 #[derive(Debug)]
 pub struct LoadTable([Slot; 5]);
 
-/// Takes the sensors `loadavg/1min`, `5min`, `15min`, `runnable` and `threads`.
-pub fn plan(plan: &mut Plan<'_>) -> LoadTable {
+/// Adds the sensors `loadavg/1min`, `5min`, `15min`, `runnable` and `threads`.
+pub fn plan(plan: &mut SensorPlan<'_>) -> LoadTable {
     let load = |name: &str, of: &str| {
         let description =
             format!("Threads that run, could run or wait for a disk: mean that forgets with a time constant of {of}.");
@@ -27,10 +26,10 @@ pub fn plan(plan: &mut Plan<'_>) -> LoadTable {
     ])
 }
 
-impl Parse for LoadTable {
-    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
-        let garbage = self.values(bytes, fill).is_none().then_some(1);
-        Parsed { layout_changed: false, garbage }
+impl TextParser for LoadTable {
+    fn parse(&self, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
+        let garbage = self.parse_line(bytes, sink).is_none().then_some(1);
+        ParseOutcome { layout_changed: false, garbage }
     }
 
     fn slots(&self) -> Vec<u32> {
@@ -39,20 +38,26 @@ impl Parse for LoadTable {
 }
 
 impl LoadTable {
-    fn values(&self, bytes: &[u8], fill: &mut impl Fill) -> Option<()> {
-        let mut at = 0;
+    fn parse_line(&self, bytes: &[u8], sink: &mut impl ValueSink) -> Option<()> {
+        let mut cursor = Cursor::new(bytes);
         for slot in &self.0[..3] {
-            let (load, end) = scan::hundredths_at(bytes, at).filter(|&(_, end)| bytes.get(end) == Some(&b' '))?;
-            fill.number(*slot, load, at..end, Form::Hundredths);
-            at = end + 1;
+            let start = cursor.position();
+            let load = cursor.hundredths()?;
+            let end = cursor.position();
+            cursor.literal(b" ")?;
+            sink.number(*slot, load, start..end, NumberFormat::Hundredths);
         }
-        let (runnable, end) = scan::int_at(bytes, at).filter(|&(_, end)| bytes.get(end) == Some(&b'/'))?;
-        fill.number(self.0[3], runnable, at..end, Form::Int);
-        let at = end + 1;
-        let (threads, end) = scan::int_at(bytes, at).filter(|&(_, end)| scan::is_end_of_value(bytes, end))?;
-        fill.number(self.0[4], threads, at..end, Form::Int);
-        // The newest process.
-        fill.passed_over(end + 1..scan::next_line(bytes, end).saturating_sub(1));
+        let start = cursor.position();
+        let runnable = cursor.int()?;
+        let end = cursor.position();
+        cursor.literal(b"/")?;
+        sink.number(self.0[3], runnable, start..end, NumberFormat::Int);
+        let start = cursor.position();
+        let threads = cursor.int().filter(|_| cursor.is_end_of_value())?;
+        let end = cursor.position();
+        sink.number(self.0[4], threads, start..end, NumberFormat::Int);
+        // The number of the newest process follows.
+        sink.ignored(end + 1..scan::next_line(bytes, end).saturating_sub(1));
         Some(())
     }
 }

@@ -1,25 +1,25 @@
-//! /proc/meminfo: `MemFree:   24406048 kB` a line (proc_meminfo(5), Documentation/filesystems/proc.rst).
+//! /proc/meminfo: lines such as `MemFree:   24406048 kB` (proc_meminfo(5), Documentation/filesystems/proc.rst).
 
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use crate::plan::Plan;
-use crate::scan;
-use crate::table::LineTable;
+use crate::line_table::LineTable;
+use crate::plan::SensorPlan;
+use crate::scan::{self, Cursor};
 
-/// Takes the sensors, named `meminfo/<key>`.
-pub fn plan(bytes: &[u8], plan: &mut Plan<'_>) -> LineTable {
+/// Adds the sensors `meminfo/<key>`.
+pub fn plan(bytes: &[u8], plan: &mut SensorPlan<'_>) -> LineTable {
     let mut table = LineTable::default();
     for line in scan::lines(bytes) {
-        let parts = line.iter().position(|byte| *byte == b':').map(|colon| line.split_at(colon + 1));
-        let Some((key, kilobytes)) = parts.and_then(|(key, value)| Some((key, is_kilobytes(value)?))) else {
+        let colon = line.iter().position(|byte| *byte == b':').map(|colon| line.split_at(colon + 1));
+        let Some((key, is_kilobytes)) = colon.and_then(|(key, value)| Some((key, is_kilobytes(value)?))) else {
             plan.report(format!("meminfo: left out: {:?}", String::from_utf8_lossy(line)));
             table.push_unknown(line);
             continue;
         };
         let name = String::from_utf8_lossy(&key[..key.len() - 1]);
         let path = format!("meminfo/{}", sanitize_level(&name));
-        let sensor = match kilobytes {
+        let sensor = match is_kilobytes {
             true => SensorDef::gauge(path, "By", describe(&name)).scaled(1024.0),
             false => SensorDef::gauge(path, "1", describe(&name)),
         };
@@ -29,10 +29,11 @@ pub fn plan(bytes: &[u8], plan: &mut Plan<'_>) -> LineTable {
     table
 }
 
-/// Whether a line's value is in units of 1024 bytes, or a bare number; `None` when it is neither.
+/// Whether the value of a line is in units of 1024 bytes (true) or a number without a unit (false); `None` for other lines.
 fn is_kilobytes(value: &[u8]) -> Option<bool> {
-    let (_, end) = scan::int_at(value, scan::skip_spaces(value, 0))?;
-    match &value[end..] {
+    let mut cursor = Cursor::new(value);
+    cursor.skip_spaces().int()?;
+    match cursor.rest() {
         b" kB" => Some(true),
         b"" => Some(false),
         _ => None,
@@ -68,10 +69,10 @@ fn describe(name: &str) -> &'static str {
         "Percpu" => "Memory of the kernel's objects for each CPU.",
         "HardwareCorrupted" => "Memory left unused as its hardware is faulty.",
         "AnonHugePages" => "Memory of programs in transparent huge pages.",
-        "HugePages_Total" => "Huge pages set aside.",
-        "HugePages_Free" => "Huge pages set aside that nothing uses.",
+        "HugePages_Total" => "Huge pages reserved.",
+        "HugePages_Free" => "Reserved huge pages that nothing uses.",
         "HugePages_Rsvd" => "Huge pages promised and not yet taken.",
-        "HugePages_Surp" => "Huge pages beyond those set aside.",
+        "HugePages_Surp" => "Huge pages beyond the reserved ones.",
         "Hugepagesize" => "Size of a huge page.",
         "Hugetlb" => "Memory in huge pages of all sizes.",
         _ => "",

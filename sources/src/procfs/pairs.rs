@@ -1,18 +1,17 @@
-//! Files of line pairs, `Tcp: RtoMin …` with the names and `Tcp: 200 …` with the values: net/snmp and net/netstat.
+//! net/snmp and net/netstat: pairs of lines, `Tcp: RtoMin …` with the names and `Tcp: 200 …` with the values.
 
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use crate::kept::{Fill, Form, Parse};
-use crate::plan::{Plan, Slot};
+use crate::parse::{NumberFormat, ParseOutcome, TextParser, ValueSink};
+use crate::plan::{SensorPlan, Slot};
 use crate::scan;
-use crate::table::Parsed;
 
-/// The protocols that are sampled. `Icmp`, `IcmpMsg`, `UdpLite` and `MPTcpExt` are passed over: `IcmpMsg` gets new columns
-/// as messages of new types come.
+/// The sampled protocols. `Icmp`, `IcmpMsg`, `UdpLite` and `MPTcpExt` are ignored: `IcmpMsg` gets a new column with the first message of
+/// each type.
 const PROTOCOLS: [&str; 5] = ["Ip", "Tcp", "Udp", "TcpExt", "IpExt"];
 
-/// What the pairs of a file are, and where their values go.
+/// The pairs of a file, with the slots of their values.
 #[derive(Debug, Default)]
 pub struct PairTable {
     pairs: Vec<Pair>,
@@ -20,15 +19,15 @@ pub struct PairTable {
 
 #[derive(Debug)]
 struct Pair {
-    /// The whole line of names, with its newline.
+    /// The line of names, with its newline.
     names: Box<[u8]>,
-    /// The beginning of both lines, such as `Tcp: `.
+    /// The length of the beginning of both lines, such as `Tcp: `.
     prefix_len: usize,
     slots: Box<[Slot]>,
 }
 
-/// Takes the sensors of net/snmp or net/netstat, named `<group>/<protocol>/<name>`.
-pub fn plan(group: &str, bytes: &[u8], plan: &mut Plan<'_>) -> PairTable {
+/// Adds the sensors of net/snmp or net/netstat, `<group>/<protocol>/<name>`.
+pub fn plan(group: &str, bytes: &[u8], plan: &mut SensorPlan<'_>) -> PairTable {
     let mut table = PairTable::default();
     let mut lines = scan::lines(bytes);
     while let (Some(names), Some(_values)) = (lines.next(), lines.next()) {
@@ -41,37 +40,37 @@ pub fn plan(group: &str, bytes: &[u8], plan: &mut Plan<'_>) -> PairTable {
     table
 }
 
-/// The protocol and the columns of a line of names, if that protocol is sampled.
+/// The protocol and the columns of a line of names, if the protocol is sampled.
 fn sampled(names: &[u8]) -> Option<(&str, &str)> {
     let (protocol, columns) = std::str::from_utf8(names).ok()?.split_once(": ")?;
     PROTOCOLS.contains(&protocol).then_some((protocol, columns))
 }
 
-impl Parse for PairTable {
-    /// A pair whose names have changed stays gaps: its columns may mean something else.
-    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
-        let mut parsed = Parsed::default();
+impl TextParser for PairTable {
+    /// The values of a pair whose names have changed stay gaps, as its columns may have other meanings.
+    fn parse(&self, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
+        let mut outcome = ParseOutcome::default();
         let (mut at, mut number, mut found) = (0, 1, 0);
         while at < bytes.len() {
             let values_at = scan::next_line(bytes, at);
             let next = scan::next_line(bytes, values_at);
             if next == values_at || bytes[next - 1] != b'\n' {
-                parsed.bad_line(number);
+                outcome.bad_line(number);
             }
-            match self.pair(&bytes[at..values_at], found, &mut parsed) {
+            match self.pair(&bytes[at..values_at], found, &mut outcome) {
                 Some(pair) => {
                     found += 1;
-                    if !pair.parse(&bytes[..next], values_at, fill) {
-                        parsed.bad_line(number + 1);
+                    if !pair.parse(&bytes[..next], values_at, sink) {
+                        outcome.bad_line(number + 1);
                     }
                 }
-                None if !is_like_names(&bytes[at..values_at]) => parsed.bad_line(number),
-                None => fill.passed_over(values_at..next.saturating_sub(1)),
+                None if !is_like_names(&bytes[at..values_at]) => outcome.bad_line(number),
+                None => sink.ignored(values_at..next.saturating_sub(1)),
             }
             (at, number) = (next, number + 2);
         }
-        parsed.layout_changed |= found != self.pairs.len();
-        parsed
+        outcome.layout_changed |= found != self.pairs.len();
+        outcome
     }
 
     fn slots(&self) -> Vec<u32> {
@@ -80,19 +79,19 @@ impl Parse for PairTable {
 }
 
 impl PairTable {
-    fn pair(&self, names: &[u8], expected: usize, parsed: &mut Parsed) -> Option<&Pair> {
+    fn pair(&self, names: &[u8], expected: usize, outcome: &mut ParseOutcome) -> Option<&Pair> {
         if let Some(pair) = self.pairs.get(expected).filter(|pair| *pair.names == *names) {
             return Some(pair);
         }
         let found = self.pairs.iter().find(|pair| *pair.names == *names);
-        parsed.layout_changed |= found.is_some() || sampled(names).is_some();
+        outcome.layout_changed |= found.is_some() || sampled(names).is_some();
         found
     }
 }
 
 impl Pair {
-    /// Whether the line of values, from `start` to the end of the bytes, had one for each name.
-    fn parse(&self, bytes: &[u8], start: usize, fill: &mut impl Fill) -> bool {
+    /// Reads the line of values from `start` to the end of `bytes`. Gives whether it has one value for each name.
+    fn parse(&self, bytes: &[u8], start: usize, sink: &mut impl ValueSink) -> bool {
         let mut at = start + self.prefix_len;
         if bytes.get(start..at) != Some(&self.names[..self.prefix_len]) {
             return false;
@@ -100,15 +99,15 @@ impl Pair {
         for slot in &self.slots {
             let number = scan::int_at(bytes, at).filter(|&(_, end)| scan::is_end_of_value(bytes, end));
             let Some((value, end)) = number else { return false };
-            fill.number(*slot, value, at..end, Form::Int);
+            sink.number(*slot, value, at..end, NumberFormat::Int);
             at = end + 1;
         }
-        // A value more than there are names is no value of a name that is known.
+        // With more values than names the line does not match.
         at == bytes.len()
     }
 }
 
-/// Whether a line of a protocol that is not sampled could be one of names.
+/// Whether a line of a protocol that is not sampled could be a line of names.
 fn is_like_names(line: &[u8]) -> bool {
     let Some(line) = line.strip_suffix(b"\n") else { return false };
     let protocol = line.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
@@ -132,14 +131,14 @@ fn sensor(group: &str, protocol: &str, name: &str) -> SensorDef {
     }
 }
 
-/// The well known ones; the names and meanings of most are those of RFC 4293 (IP), RFC 4022 (TCP) and RFC 4113 (UDP).
+/// Descriptions of well-known counters, mostly from RFC 4293 (IP), RFC 4022 (TCP) and RFC 4113 (UDP).
 fn describe(protocol: &str, name: &str) -> &'static str {
     match (protocol, name) {
         ("Ip", "InReceives") => "Datagrams received, those with errors included.",
         ("Ip", "InDelivers") => "Datagrams delivered to the protocols above.",
         ("Ip", "OutRequests") => "Datagrams handed over by the protocols above to be sent.",
-        ("Ip", "InDiscards") => "Received datagrams dropped for lack of buffers or the like.",
-        ("Ip", "OutDiscards") => "Datagrams to be sent dropped for lack of buffers or the like.",
+        ("Ip", "InDiscards") => "Received datagrams dropped, mostly for lack of buffers.",
+        ("Ip", "OutDiscards") => "Datagrams to be sent dropped, mostly for lack of buffers.",
         ("Ip", "ReasmFails") => "Failures to put fragments together.",
         ("IpExt", "InOctets") => "Bytes received in IP datagrams.",
         ("IpExt", "OutOctets") => "Bytes sent in IP datagrams.",
@@ -153,7 +152,7 @@ fn describe(protocol: &str, name: &str) -> &'static str {
         ("Tcp", "RetransSegs") => "Segments retransmitted.",
         ("Tcp", "InErrs") => "Segments received with errors.",
         ("Tcp", "OutRsts") => "Segments sent with the reset flag.",
-        ("Tcp", "MaxConn") => "The most connections there can be; -1: no fixed bound.",
+        ("Tcp", "MaxConn") => "The most connections possible; -1: no fixed bound.",
         ("TcpExt", "ListenOverflows") => "Connections dropped because a listener's queue was full.",
         ("TcpExt", "ListenDrops") => "Connection requests dropped by listeners.",
         ("TcpExt", "TCPTimeouts") => "Retransmission timeouts.",
@@ -173,17 +172,13 @@ fn describe(protocol: &str, name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::GroupOptions;
-    use crate::testing::{Filled, filled};
+    use crate::testing::{self, Filled, filled};
 
     const GOOD: &str = "Ip: Forwarding InReceives\nIp: 2 6448\nIcmpMsg: InType3\nIcmpMsg: 1\nTcp: MaxConn InSegs\nTcp: -1 18446744073709551615\n";
 
     fn table() -> PairTable {
-        let options = GroupOptions::default();
-        let mut report = |text: String| panic!("{text}");
-        let mut group = Plan::new(&options, &options, &mut report);
-        let table = plan("net/snmp", GOOD.as_bytes(), &mut group);
-        let names: Vec<String> = group.into_sensors().into_iter().map(|sensor| sensor.name).collect();
+        let (sensors, table) = testing::planned(|sensors| plan("net/snmp", GOOD.as_bytes(), sensors));
+        let names: Vec<String> = sensors.into_iter().map(|sensor| sensor.name).collect();
         assert_eq!(
             names,
             ["net/snmp/Ip/Forwarding", "net/snmp/Ip/InReceives", "net/snmp/Tcp/MaxConn", "net/snmp/Tcp/InSegs"]
@@ -193,9 +188,9 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, values: [Option<i64>; 4], layout_changed: bool, garbage: Option<u32>) {
-        let Filled { values: found, parsed } = filled(4, |row| table().parse(text.as_bytes(), row));
+        let Filled { values: found, outcome } = filled(4, |row| table().parse(text.as_bytes(), row));
         assert_eq!(found, values, "{text:?}");
-        assert_eq!(parsed, Parsed { layout_changed, garbage }, "{text:?}");
+        assert_eq!(outcome, ParseOutcome { layout_changed, garbage }, "{text:?}");
     }
 
     #[test]

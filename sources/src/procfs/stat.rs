@@ -3,17 +3,17 @@
 use wholegrain_model::SensorDef;
 use wholegrain_model::pattern::Filter;
 
-use crate::plan::{Plan, Slot};
+use crate::line_table::LineTable;
+use crate::plan::{SensorPlan, Slot};
 use crate::scan;
-use crate::table::LineTable;
 
-/// The columns of a `cpu` line, in their order; older kernels have fewer.
+/// The columns of a `cpu` line. Older kernels have fewer.
 const TIMES: [(&str, &str); 10] = [
     ("user", "Time in user mode, guests included."),
     ("nice", "Time in user mode with low priority, guests included."),
     ("system", "Time in the kernel."),
     ("idle", "Time with nothing to do."),
-    ("iowait", "Time with nothing to do while a disk had; not exact."),
+    ("iowait", "Time with nothing to do while disk I/O was pending; not exact."),
     ("irq", "Time in interrupts."),
     ("softirq", "Time in soft interrupts."),
     ("steal", "Time that the hypervisor gave to others."),
@@ -21,9 +21,9 @@ const TIMES: [(&str, &str); 10] = [
     ("guest_nice", "Time in guests with low priority."),
 ];
 
-/// Takes the sensors: `cpu/<time>` (all CPUs together), `cpu/<number>/<time>` and `stat/<count>`. `ticks_hz` is the unit of
-/// CPU times: ticks a second (USER_HZ).
-pub fn plan(bytes: &[u8], cpus: &Filter, ticks_hz: u32, plan: &mut Plan<'_>) -> LineTable {
+/// Adds the sensors `cpu/<time>` (the sum of all CPUs), `cpu/<number>/<time>` and `stat/<counter>`. `ticks_hz` is the number of ticks of CPU
+/// time in a second (USER_HZ).
+pub fn plan(bytes: &[u8], cpus: &Filter, ticks_hz: u32, plan: &mut SensorPlan<'_>) -> LineTable {
     let mut table = LineTable::default();
     for line in scan::lines(bytes) {
         let text = String::from_utf8_lossy(line);
@@ -41,7 +41,7 @@ pub fn plan(bytes: &[u8], cpus: &Filter, ticks_hz: u32, plan: &mut Plan<'_>) -> 
     table
 }
 
-fn times(cpu: &str, columns: usize, cpus: &Filter, ticks_hz: u32, plan: &mut Plan<'_>) -> Vec<Slot> {
+fn times(cpu: &str, columns: usize, cpus: &Filter, ticks_hz: u32, plan: &mut SensorPlan<'_>) -> Vec<Slot> {
     let folder = if cpu.is_empty() { String::new() } else { format!("{cpu}/") };
     if !cpu.is_empty() && (!cpus.keeps(cpu) || cpu.parse::<u32>().is_err()) {
         return Vec::new();
@@ -56,7 +56,7 @@ fn times(cpu: &str, columns: usize, cpus: &Filter, ticks_hz: u32, plan: &mut Pla
         .collect()
 }
 
-/// The lines with one number that is sampled; of `intr` and `softirq` the first, which is the total.
+/// The sensor of a line with one sampled number. In `intr` and `softirq` it is the first, which is the total.
 fn count(key: &str) -> Option<SensorDef> {
     let sensor = match key {
         "intr" => SensorDef::counter("stat/intr", "1", "Interrupts served."),

@@ -5,30 +5,26 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Schema, SensorDef, SensorPath};
 
-use super::config::{Config, Group};
 use super::*;
+use crate::parse::{IncrementalParser, ParserCapacity};
 use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
 
 /// One file of a fixture, with what discovery made of it.
 struct Case {
     path: PathBuf,
     bytes: Vec<u8>,
-    group: Group,
-    what: &'static str,
+    group: ProcGroup,
+    file: &'static str,
     sensors: Vec<SensorDef>,
-    parser: Parser,
+    parser: ProcParser,
 }
 
-fn procfs() -> Procfs {
-    let section = Document::new("agent.toml", "").root();
-    Procfs { config: Config::read(&section).unwrap(), root: PathBuf::new(), ticks_hz: 100, unseen: Vec::new() }
-}
-
-fn planned(group: Group, what: &'static str, bytes: &[u8]) -> (Vec<SensorDef>, Parser) {
-    let options = GroupOptions::default();
-    let mut report = |_| {};
-    let mut plan = Plan::new(&options, &options, &mut report);
-    let parser = procfs().parser(group, what, bytes, &mut plan);
+fn planned(group: ProcGroup, file: &'static str, bytes: &[u8]) -> (Vec<SensorDef>, ProcParser) {
+    let config = ProcfsConfig::read(&Document::new("agent.toml", "").root()).unwrap();
+    let source = ProcfsSource { config, root: PathBuf::new(), ticks_hz: 100, unseen: Vec::new() };
+    let (options, mut report) = (GroupOptions::default(), |_| {});
+    let mut plan = SensorPlan::new(&options, &options, &mut report);
+    let parser = source.parser(group, file, bytes, &mut plan);
     (plan.into_sensors(), parser)
 }
 
@@ -36,12 +32,12 @@ fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for tree in ["recorded", "handmade"] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree).join("proc");
-        for group in Group::ALL {
-            for &what in files(group) {
-                let path = root.join(what);
+        for group in ProcGroup::ALL {
+            for &file in files(group) {
+                let path = root.join(file);
                 let Ok(bytes) = std::fs::read(&path) else { continue };
-                let (sensors, parser) = planned(group, what, &bytes);
-                cases.push(Case { path, bytes, group, what, sensors, parser });
+                let (sensors, parser) = planned(group, file, &bytes);
+                cases.push(Case { path, bytes, group, file, sensors, parser });
             }
         }
     }
@@ -50,22 +46,23 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Both afresh and after the fixture's own content, which must give the same.
+    /// Both full and after the fixture's own content, which must give the same.
     fn parse(&self, bytes: &[u8]) -> Filled {
-        let mut kept = Kept::new(&self.parser, Room::of(&self.parser, &self.bytes));
-        let afresh = filled(self.sensors.len(), |row| self.parser.parse(bytes, row));
-        filled(self.sensors.len(), |row| kept.parse(&self.parser, &self.bytes, row));
-        let after = filled(self.sensors.len(), |row| kept.parse(&self.parser, bytes, row));
-        assert_eq!((&after.values, after.parsed), (&afresh.values, afresh.parsed), "{}", self.path.display());
-        afresh
+        let mut incremental_parser =
+            IncrementalParser::new(&self.parser, ParserCapacity::of(&self.parser, &self.bytes));
+        let full = filled(self.sensors.len(), |row| self.parser.parse(bytes, row));
+        filled(self.sensors.len(), |row| incremental_parser.parse(&self.parser, &self.bytes, row));
+        let incremental = filled(self.sensors.len(), |row| incremental_parser.parse(&self.parser, bytes, row));
+        assert_eq!((&incremental.values, incremental.outcome), (&full.values, full.outcome), "{}", self.path.display());
+        full
     }
 }
 
 #[test]
 fn a_fixture_gives_every_sensor_and_no_complaint() {
     for case in cases() {
-        let Filled { values, parsed } = case.parse(&case.bytes);
-        assert_eq!(parsed, Parsed::default(), "{}", case.path.display());
+        let Filled { values, outcome } = case.parse(&case.bytes);
+        assert_eq!(outcome, ParseOutcome::default(), "{}", case.path.display());
         assert!(values.iter().all(Option::is_some), "{}", case.path.display());
         assert!(!case.sensors.is_empty(), "{}", case.path.display());
     }
@@ -76,7 +73,7 @@ fn a_file_cut_anywhere_gives_right_values_or_gaps() {
     for case in cases() {
         let whole = case.parse(&case.bytes).values;
         for end in 0..case.bytes.len() {
-            let Filled { values, parsed } = case.parse(&case.bytes[..end]);
+            let Filled { values, outcome } = case.parse(&case.bytes[..end]);
             for (index, value) in values.iter().enumerate() {
                 let name = &case.sensors[index].name;
                 assert!(
@@ -85,7 +82,7 @@ fn a_file_cut_anywhere_gives_right_values_or_gaps() {
                     case.path.display()
                 );
             }
-            let is_noticed = parsed != Parsed::default() || values == whole;
+            let is_noticed = outcome != ParseOutcome::default() || values == whole;
             assert!(is_noticed, "{} cut at {end}: gaps and nothing said", case.path.display());
         }
     }
@@ -98,21 +95,21 @@ fn a_file_changed_at_random_does_no_harm() {
         for round in 0..300 {
             let bytes = changed(&case.bytes, &mut random);
             let lines = bytes.split(|byte| *byte == b'\n').count() as u32;
-            let Filled { parsed, .. } = case.parse(&bytes);
+            let Filled { outcome, .. } = case.parse(&bytes);
             assert!(
-                parsed.garbage.is_none_or(|line| (1..=lines).contains(&line)),
+                outcome.garbage.is_none_or(|line| (1..=lines).contains(&line)),
                 "{} round {round}",
                 case.path.display()
             );
             // Discovery of the same must give names that a schema takes, and a parser that agrees with it.
-            let (sensors, parser) = planned(case.group, case.what, &bytes);
+            let (sensors, parser) = planned(case.group, case.file, &bytes);
             let count = sensors.len();
             if count > 0 {
                 Schema::new(SensorPath::new("/n").unwrap(), "g", sensors)
                     .unwrap_or_else(|e| panic!("round {round}: {e}"));
             }
             let again = filled(count, |row| parser.parse(&bytes, row));
-            let asks_again = again.parsed.layout_changed && again.parsed.garbage.is_none();
+            let asks_again = again.outcome.layout_changed && again.outcome.garbage.is_none();
             assert!(
                 count == 0 || !asks_again,
                 "{} round {round}: discovery would follow discovery",
@@ -123,21 +120,21 @@ fn a_file_changed_at_random_does_no_harm() {
 }
 
 #[test]
-fn what_is_kept_of_the_last_content_gives_what_reading_anew_gives() {
+fn the_incremental_parser_gives_what_a_full_parse_gives() {
     let mut random = Random::new();
     for case in cases() {
         let (parser, path) = (&case.parser, case.path.display());
-        let mut kept = Kept::new(parser, Room::of(parser, &case.bytes));
+        let mut incremental_parser = IncrementalParser::new(parser, ParserCapacity::of(parser, &case.bytes));
         for round in 0..300 {
             let bytes = match random.below(8) {
                 0 => changed(&case.bytes, &mut random),
                 1 => case.bytes.clone(),
                 _ => with_other_numbers(&case.bytes, &mut random),
             };
-            let afresh = filled(case.sensors.len(), |row| parser.parse(&bytes, row));
-            let after = filled(case.sensors.len(), |row| kept.parse(parser, &bytes, row));
-            assert_eq!((after.values, after.parsed), (afresh.values, afresh.parsed), "{path} round {round}");
+            let full = filled(case.sensors.len(), |row| parser.parse(&bytes, row));
+            let incremental = filled(case.sensors.len(), |row| incremental_parser.parse(parser, &bytes, row));
+            assert_eq!((incremental.values, incremental.outcome), (full.values, full.outcome), "{path} round {round}");
         }
-        assert!(kept.is_of_use(), "{path}");
+        assert!(incremental_parser.has_text(), "{path}");
     }
 }

@@ -1,13 +1,12 @@
-//! /proc/vmstat: `pgfault 9557478` a line (mm/vmstat.c lists the names; most are counts of events, some are states now).
+//! /proc/vmstat: lines such as `pgfault 9557478`. mm/vmstat.c lists the names. Most count events, some are current states.
 
 use wholegrain_model::name::sanitize_level;
 use wholegrain_model::{Kind, SensorDef};
 
-use crate::plan::Plan;
-use crate::scan;
-use crate::table::LineTable;
+use crate::line_table::LineTable;
+use crate::plan::SensorPlan;
 
-/// Names that begin like states (`nr_`) and are counts of events.
+/// Counts of events whose names begin like those of states (`nr_`).
 const EVENTS: [&str; 10] = [
     "nr_vmscan_write",
     "nr_vmscan_immediate_reclaim",
@@ -21,7 +20,7 @@ const EVENTS: [&str; 10] = [
     "nr_tlb_local_flush_all",
 ];
 
-/// States that the kernel shows in transparent huge pages rather than in pages (vmstat_item_print_in_thp).
+/// States in units of transparent huge pages (vmstat_item_print_in_thp).
 const IN_HUGE_PAGES: [&str; 5] = [
     "nr_anon_transparent_hugepages",
     "nr_file_hugepages",
@@ -30,21 +29,9 @@ const IN_HUGE_PAGES: [&str; 5] = [
     "nr_file_pmdmapped",
 ];
 
-/// Takes the sensors, named `vmstat/<key>`.
-pub fn plan(bytes: &[u8], plan: &mut Plan<'_>) -> LineTable {
-    let mut table = LineTable::default();
-    for line in scan::lines(bytes) {
-        let space = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
-        let is_value = scan::int_at(line, space + 1).is_some_and(|(_, end)| end == line.len());
-        if space == 0 || !is_value {
-            plan.report(format!("vmstat: left out: {:?}", String::from_utf8_lossy(line)));
-            table.push_unknown(line);
-            continue;
-        }
-        let slot = plan.add(sensor(&String::from_utf8_lossy(&line[..space])));
-        table.push(&line[..space + 1], &[slot]);
-    }
-    table
+/// Adds the sensors `vmstat/<key>`.
+pub fn plan(bytes: &[u8], plan: &mut SensorPlan<'_>) -> LineTable {
+    LineTable::of_names_and_integers("vmstat", bytes, plan, |name| Some(sensor(name)))
 }
 
 fn sensor(name: &str) -> SensorDef {

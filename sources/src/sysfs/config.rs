@@ -1,28 +1,22 @@
-//! `[sources.sysfs]`: the source's keys.
+//! The settings of `[sources.sysfs]`.
 
 use std::collections::BTreeMap;
 
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::name::{check_relative, sanitize_level};
-use wholegrain_model::pattern::Filter;
-use wholegrain_model::{Interval, Kind, SensorDef};
+use wholegrain_model::{Kind, SensorDef};
 
 use super::presets::Preset;
-use crate::options::GroupOptions;
+use crate::options::{self, GroupOptions};
 
-/// The table as it is written.
+/// The keys of the source's table besides those of [`GroupOptions`].
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct SysfsKeys {
     #[serde(default = "all_presets")]
     presets: Vec<Preset>,
     #[serde(default)]
     files: Vec<FilePattern>,
-    interval: Option<Interval>,
-    offset: Option<Interval>,
-    synchronous: Option<bool>,
-    #[serde(default)]
-    metrics: Filter,
     #[serde(default)]
     hwmon: GroupOptions,
     #[serde(default)]
@@ -41,43 +35,35 @@ struct Table {
     nvme: GroupOptions,
 }
 
-/// The configuration, checked.
+/// The checked settings of the source.
 #[derive(Debug)]
-pub struct Config {
-    /// The presets that are on, each once, with its own keys.
+pub struct SysfsConfig {
+    /// The enabled presets, each once, with their own settings.
     pub presets: Vec<(Preset, GroupOptions)>,
-    /// Files by pattern.
     pub files: Vec<FilePattern>,
-    /// The keys for all groups.
+    /// The settings for all groups.
     pub common: GroupOptions,
 }
 
-impl Config {
-    /// Reads and checks the source's table.
+impl SysfsConfig {
+    /// Reads and checks the table of the source.
     pub fn read(section: &Section) -> Result<Self, ConfigError> {
-        let table: Table = section.parse()?;
-        let common = GroupOptions {
-            interval: table.interval,
-            offset: table.offset,
-            synchronous: table.synchronous,
-            metrics: table.metrics,
-        };
-        common.check(section)?;
+        let (common, own): (GroupOptions, SysfsKeys) = options::read(section)?;
         let mut options = BTreeMap::from([
-            (Preset::Hwmon, table.hwmon),
-            (Preset::Thermal, table.thermal),
-            (Preset::Cpufreq, table.cpufreq),
-            (Preset::Powercap, table.powercap),
-            (Preset::Infiniband, table.infiniband),
-            (Preset::Omnipath, table.omnipath),
-            (Preset::Edac, table.edac),
-            (Preset::Nvme, table.nvme),
+            (Preset::Hwmon, own.hwmon),
+            (Preset::Thermal, own.thermal),
+            (Preset::Cpufreq, own.cpufreq),
+            (Preset::Powercap, own.powercap),
+            (Preset::Infiniband, own.infiniband),
+            (Preset::Omnipath, own.omnipath),
+            (Preset::Edac, own.edac),
+            (Preset::Nvme, own.nvme),
         ]);
         for (preset, options) in &options {
             options.check(&section.child(preset.name()))?;
         }
-        options.retain(|preset, _| table.presets.contains(preset));
-        Ok(Self { presets: options.into_iter().collect(), files: table.files, common })
+        options.retain(|preset, _| own.presets.contains(preset));
+        Ok(Self { presets: options.into_iter().collect(), files: own.files, common })
     }
 }
 
@@ -85,13 +71,13 @@ fn all_presets() -> Vec<Preset> {
     Preset::ALL.to_vec()
 }
 
-/// One of `[[sources.sysfs.files]]`: numeric files by the pattern of their paths.
+/// An entry of `[[sources.sysfs.files]]`: files with a number, by a pattern of their paths.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
-#[serde(try_from = "FileTable")]
+#[serde(try_from = "RawFilePattern")]
 pub struct FilePattern {
-    /// Below /sys, levels with `*`.
+    /// Path below /sys; `*` matches within a level.
     pub path: String,
-    /// The template of the sensors' names.
+    /// Template of sensor names.
     name: String,
     unit: String,
     kind: Kind,
@@ -102,7 +88,7 @@ pub struct FilePattern {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FileTable {
+struct RawFilePattern {
     path: String,
     name: String,
     #[serde(default = "unit_one")]
@@ -129,18 +115,18 @@ fn scale_one() -> f64 {
 }
 
 impl FilePattern {
-    /// The sensor of a file, from what the stars of its path stood for.
+    /// The sensor of a file, from the text that each `*` of its path matched.
     pub fn sensor(&self, stars: &[String]) -> SensorDef {
         SensorDef {
             kind: self.kind,
             wraps_at: self.wraps_at,
-            ..SensorDef::gauge(filled_in(&self.name, stars), &self.unit, &self.description).scaled(self.scale)
+            ..SensorDef::gauge(filled_template(&self.name, stars), &self.unit, &self.description).scaled(self.scale)
         }
     }
 }
 
-/// A template with `{1}`, `{2}`, … replaced.
-fn filled_in(template: &str, stars: &[String]) -> String {
+/// Replaces `{1}`, `{2}`, … in a template.
+fn filled_template(template: &str, stars: &[String]) -> String {
     let fill = |name: String, (index, star): (usize, &String)| name.replace(&place(index), &sanitize_level(star));
     stars.iter().enumerate().fold(template.to_owned(), fill)
 }
@@ -149,18 +135,18 @@ fn place(index: usize) -> String {
     format!("{{{}}}", index + 1)
 }
 
-impl TryFrom<FileTable> for FilePattern {
+impl TryFrom<RawFilePattern> for FilePattern {
     type Error = String;
 
-    fn try_from(table: FileTable) -> Result<Self, String> {
-        let FileTable { path, name, unit, kind, scale, wraps_at, description } = table;
+    fn try_from(raw: RawFilePattern) -> Result<Self, String> {
+        let RawFilePattern { path, name, unit, kind, scale, wraps_at, description } = raw;
         if path.starts_with('/') || path.split('/').any(|level| matches!(level, "" | "." | "..")) {
             return Err(format!(
                 "path {path:?} must be below /sys, such as `class/foo/*/bar`, without `..` and empty levels"
             ));
         }
         if !scale.is_finite() || scale == 0.0 {
-            return Err(format!("scale is {scale}; a finite number that is not 0 is wanted"));
+            return Err(format!("scale is {scale}; expected a finite number that is not 0"));
         }
         let stars = path.matches('*').count();
         if let Some(missing) = (0..stars).map(place).find(|place| !name.contains(place)) {
@@ -168,7 +154,7 @@ impl TryFrom<FileTable> for FilePattern {
                 "name {name:?} lacks `{missing}`, without which two files of {path:?} would have one name"
             ));
         }
-        check_relative(&filled_in(&name, &vec!["x".to_owned(); stars])).map_err(|error| error.to_string())?;
+        check_relative(&filled_template(&name, &vec!["x".to_owned(); stars])).map_err(|error| error.to_string())?;
         Ok(Self { path, name, unit, kind, scale, wraps_at, description })
     }
 }

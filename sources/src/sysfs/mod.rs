@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::config::{ConfigError, Section};
 
-use self::config::Config;
+use self::config::SysfsConfig;
 use self::presets::Found;
-use crate::file::{self, KeptFile};
+use crate::file::{self, PolledFile};
 use crate::options::GroupOptions;
-use crate::plan::Plan;
+use crate::plan::SensorPlan;
 use crate::scan;
 use crate::{ConfigureContext, GroupPlan, ReadProblem, Reader, Reading, Row, Source, SourceType};
 
@@ -38,11 +38,15 @@ const FILES_GROUP: &str = "sysfs";
 const NUMBER_BYTES_MAX: usize = 64;
 
 fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    Ok(Box::new(Sysfs { config: Config::read(section)?, root: context.roots.sys.clone(), offered: HashSet::new() }))
+    Ok(Box::new(Sysfs {
+        config: SysfsConfig::read(section)?,
+        root: context.roots.sys.clone(),
+        offered: HashSet::new(),
+    }))
 }
 
 struct Sysfs {
-    config: Config,
+    config: SysfsConfig,
     root: PathBuf,
     /// The files of the last look's sensors. Doubtful ones held a number when they were first seen and are not read at every rescan;
     /// one that cannot be opened now, though it is there, stays.
@@ -84,7 +88,7 @@ impl Scan<'_> {
         options: &GroupOptions,
         found: Vec<Found>,
     ) -> Option<GroupPlan> {
-        let mut plan = Plan::new(self.common, options, self.report);
+        let mut plan = SensorPlan::new(self.common, options, self.report);
         let mut files = Vec::new();
         for Found { path, sensor, doubtful } in found {
             if !plan.keeps(&sensor) {
@@ -98,7 +102,7 @@ impl Scan<'_> {
                 }
                 _ => {
                     if plan.add(sensor).is_some() {
-                        files.push(KeptFile::new(&path));
+                        files.push(PolledFile::new(&path));
                     }
                     self.offered.insert(path);
                 }
@@ -150,7 +154,7 @@ fn is_numeric(path: &Path) -> Result<(), Refused> {
 struct NumberReader {
     what: &'static str,
     /// In the order of the sensors.
-    files: Vec<KeptFile>,
+    files: Vec<PolledFile>,
 }
 
 impl Reader for NumberReader {

@@ -1,50 +1,51 @@
-//! Sensors that are made up, of known shape, for measuring everything else.
+//! Synthetic sensors of known shape, for tests and measurements.
 //!
 //! - In: `[sources.tester]`.
-//! - Out: any number of sensors over any number of groups; what each shows follows from the seed and the number of the sample.
-//! - Never: a clock or the system's randomness: the same configuration gives the same values on every run.
+//! - Out: any number of sensors in any number of groups. The seed and the number of the sample determine each value.
+//! - Never: a clock or random numbers of the system. The same configuration gives the same values in every run.
 
 use std::f64::consts::TAU;
 
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::schema::SENSORS_MAX;
-use wholegrain_model::{Interval, Kind, SensorDef};
+use wholegrain_model::{Kind, SensorDef};
 
-use crate::options::GroupOptions;
-use crate::{ConfigureContext, GroupPlan, Reader, Reading, Row, Source, SourceType};
+use crate::options::{self, GroupOptions, NO_OPTIONS};
+use crate::reader::{Reader, Reading, Row};
+use crate::source::{ConfigureContext, GroupPlan, Source};
+use crate::source_type::SourceType;
 
-/// The line in [`crate::SOURCES`].
+/// The entry in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
     name: "tester",
-    summary: "made-up sensors of a chosen shape, for measuring everything else",
+    summary: "synthetic sensors of a configured shape, for tests and measurements",
     configure,
     jobs: None,
 };
 
-/// The longest period, in samples: its values are kept in a table.
+/// The longest period, in samples. A table holds the values of a period.
 const PERIOD_SAMPLES_MAX: usize = 65_536;
 /// The most groups.
 const GROUPS_MAX: usize = 1024;
 
-/// What a sensor's values look like over time.
+/// The values of a sensor over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Shape {
-    /// `value`.
     Constant,
-    /// From `value` up by `amplitude` over a period, then again.
+    /// From `value` up by `amplitude` over a period, then from `value` again.
     Ramp,
-    /// Around `value` by `amplitude`.
+    /// A sine of `amplitude` around `value`.
     Sine,
-    /// Anything from `value - amplitude` to `value + amplitude`.
+    /// Any integer from `value - amplitude` to `value + amplitude`.
     Noise,
-    /// From `value`, by `amplitude` a sample.
+    /// From `value`, `amplitude` more with each sample.
     Counter,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Config {
+struct TesterConfig {
     sensors: usize,
     groups: usize,
     shape: Shape,
@@ -53,12 +54,9 @@ struct Config {
     period: usize,
     seed: u64,
     float: bool,
-    interval: Option<Interval>,
-    offset: Option<Interval>,
-    synchronous: Option<bool>,
 }
 
-impl Default for Config {
+impl Default for TesterConfig {
     fn default() -> Self {
         Self {
             sensors: 100,
@@ -69,14 +67,11 @@ impl Default for Config {
             period: 60,
             seed: 1,
             float: false,
-            interval: None,
-            offset: None,
-            synchronous: None,
         }
     }
 }
 
-impl Config {
+impl TesterConfig {
     fn check(&self, section: &Section) -> Result<(), ConfigError> {
         let bounds = [
             ("groups", self.groups, 1, GROUPS_MAX),
@@ -85,75 +80,67 @@ impl Config {
         ];
         for (key, is, least, most) in bounds {
             if is < least || is > most {
-                return Err(section.error(key, format!("{key} is {is}; {least} to {most} is wanted")));
+                return Err(section.error(key, format!("{key} is {is}; expected {least} to {most}")));
             }
         }
-        self.options().check(section)
-    }
-
-    fn options(&self) -> GroupOptions {
-        GroupOptions {
-            interval: self.interval,
-            offset: self.offset,
-            synchronous: self.synchronous,
-            ..GroupOptions::default()
-        }
+        Ok(())
     }
 }
 
 fn configure(section: &Section, _context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    let config: Config = section.parse()?;
+    let (options, config): (GroupOptions, TesterConfig) = options::read_timing(section)?;
     config.check(section)?;
-    Ok(Box::new(Tester { config }))
+    Ok(Box::new(TesterSource { config, options }))
 }
 
-struct Tester {
-    config: Config,
+struct TesterSource {
+    config: TesterConfig,
+    options: GroupOptions,
 }
 
-impl Source for Tester {
+impl Source for TesterSource {
     fn discover(&mut self, _report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
         (0..self.config.groups).map(|group| self.group(group)).collect()
     }
 }
 
-impl Tester {
+impl TesterSource {
     fn group(&self, group: usize) -> GroupPlan {
         let config = &self.config;
         let (first, end) = (group * config.sensors / config.groups, (group + 1) * config.sensors / config.groups);
         let kind = if config.shape == Shape::Counter { Kind::Counter } else { Kind::Gauge };
         let sensor = |index: usize| {
-            let sensor = SensorDef { kind, ..SensorDef::gauge(format!("tester/{index}"), "1", "Made up.") };
+            let sensor = SensorDef { kind, ..SensorDef::gauge(format!("tester/{index}"), "1", "Synthetic.") };
             if config.float { sensor.float() } else { sensor }
         };
         GroupPlan {
             name: if config.groups == 1 { "tester".to_owned() } else { format!("tester/{group}") },
             sensors: (first..end).map(sensor).collect(),
             reader: Box::new(TesterReader::new(config, first)),
-            timing: config.options().timing(&GroupOptions::default()),
+            timing: self.options.timing(&NO_OPTIONS),
             blocking: false,
         }
     }
 }
 
-/// Makes the samples of one group.
+/// Generates the samples of one group.
 struct TesterReader {
     shape: Shape,
     value: i64,
     amplitude: i64,
     seed: u64,
     float: bool,
-    /// The number of the first sensor.
+    /// The number of the group's first sensor.
     first: u64,
-    /// How many samples were made.
+    /// The number of the next sample.
     sample: u64,
-    /// One period's bits, for the shapes that have one.
+    /// The values of one period, for shapes that have one.
     table: Vec<u64>,
 }
 
 impl TesterReader {
-    fn new(config: &Config, first: usize) -> Self {
-        let Config { shape, value, amplitude, seed, float, period, .. } = *config;
+    fn new(config: &TesterConfig, first: usize) -> Self {
+        let TesterConfig { shape, value, amplitude, seed, float, period, .. } = *config;
         let at = |step: usize| {
             let part = step as f64 / period as f64;
             let height = if shape == Shape::Sine { (part * TAU).sin() } else { part };
@@ -204,7 +191,7 @@ impl Reader for TesterReader {
     }
 }
 
-/// A number that looks random, from any number: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// A pseudorandom number from any number: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 fn mixed(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -215,8 +202,8 @@ fn mixed(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wholegrain_model::ValueType;
     use wholegrain_model::config::Document;
+    use wholegrain_model::{Interval, ValueType};
 
     fn source(keys: &str) -> Result<Box<dyn Source>, ConfigError> {
         let document = Document::new("agent.toml", &format!("[sources.tester]\n{keys}\n"));
@@ -287,10 +274,10 @@ mod tests {
         for (keys, expected) in [
             ("sensor = 5", "agent.toml:2:1: unknown key `sensor`; did you mean `sensors`?"),
             ("shape = \"sinus\"", "agent.toml:2:9: unknown value `sinus`; did you mean `sine`?"),
-            ("sensors = 0", "agent.toml:2:1: sensors is 0; 1 to 65536 is wanted"),
-            ("groups = 0", "agent.toml:2:1: groups is 0; 1 to 1024 is wanted"),
-            ("sensors = 2\ngroups = 3", "agent.toml:2:1: sensors is 2; 3 to 196608 is wanted"),
-            ("period = 0", "agent.toml:2:1: period is 0; 1 to 65536 is wanted"),
+            ("sensors = 0", "agent.toml:2:1: sensors is 0; expected 1 to 65536"),
+            ("groups = 0", "agent.toml:2:1: groups is 0; expected 1 to 1024"),
+            ("sensors = 2\ngroups = 3", "agent.toml:2:1: sensors is 2; expected 3 to 196608"),
+            ("period = 0", "agent.toml:2:1: period is 0; expected 1 to 65536"),
             ("interval = \"10us\"", "agent.toml:2:1: interval 10us is shorter than 1ms"),
             ("interval = \"1s\"\noffset = \"1s\"", "agent.toml:3:1: offset 1s is not below the interval 1s"),
         ] {

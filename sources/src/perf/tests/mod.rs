@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wholegrain_model::config::{ConfigError, Document};
 use wholegrain_model::{SensorDef, ValueType};
 
-use super::config::Config;
+use super::config::PerfConfig;
 use super::fake::Fake;
 use super::{Jobs, Node, node, of_jobs};
 use crate::job::{JobPart, JobPlace, JobSource};
@@ -67,10 +67,10 @@ impl Machine {
     }
 }
 
-fn config(keys: &str) -> Result<Config, ConfigError> {
+fn config(keys: &str) -> Result<PerfConfig, ConfigError> {
     let text = format!("[sources.perf]\n{keys}\n");
     let context = ConfigureContext { config_dir: "/etc/wholegrain".into(), ..ConfigureContext::default() };
-    Config::read(&Document::new("agent.toml", &text).root().child("sources").child("perf"), &context)
+    PerfConfig::read(&Document::new("agent.toml", &text).root().child("sources").child("perf"), &context)
 }
 
 fn parts(jobs: &mut Jobs, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {

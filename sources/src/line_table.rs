@@ -1,25 +1,26 @@
 //! Files whose lines are a key and then integers: meminfo, vmstat, stat, net/dev, diskstats, and a cgroup's *.stat and *.events.
 //!
-//! What the lines are is known from discovery, and they hardly ever change. So a read compares each line with the one that
-//! is expected there, and only when that fails looks for another.
+//! Discovery learns the lines, and they hardly ever change. A read compares each line with the one that is expected there. Only when
+//! they differ does it search the table.
 
-use crate::kept::{Fill, Form, Parse};
-use crate::plan::Slot;
-use crate::scan;
-use crate::{ReadProblem, Reading};
+use wholegrain_model::SensorDef;
 
-/// The most lines in one read that are looked for elsewhere than where they are expected. Beyond that the rest of the file is
-/// gaps until it has been discovered anew, so that a file full of surprises cannot hold up the sampling thread.
+use crate::parse::{NumberFormat, ParseOutcome, TextParser, ValueSink};
+use crate::plan::{self, SensorPlan, Slot};
+use crate::scan::{self, Cursor};
+
+/// The most searches for a line in one read. After that the rest of the file is gaps until the next discovery, so that a file of unknown
+/// lines cannot hold up the sampling thread.
 const SEARCHES_MAX: u32 = 256;
 
-/// The slot of a value that is not sampled.
+/// The slot of a value without a sensor.
 const SKIP: u32 = u32::MAX;
 
-/// Keys are compared this many bytes at once, shorter ones by a mask: a loop over a key's words would end in a branch that the
-/// processor cannot predict, at each line. Nearly all keys are shorter.
+/// Bytes of a key that are compared at once, shorter keys with a mask. A loop over the words of a key would end in a branch that the
+/// processor cannot predict, for each line. Nearly all keys are shorter.
 const HEAD: usize = 32;
 
-/// Its [`HEAD`] bytes from `HEAD - n` on are n times 0xff and then zeros.
+/// The [`HEAD`] bytes from `HEAD - n` on are n times 0xff and then zeros.
 const MASKS: [u8; 2 * HEAD] = {
     let mut masks = [0; 2 * HEAD];
     let mut at = 0;
@@ -30,18 +31,18 @@ const MASKS: [u8; 2 * HEAD] = {
     masks
 };
 
-/// What the lines of a file are, and where their values go.
+/// The lines of a file, and the slots of their values.
 #[derive(Debug, Default)]
 pub struct LineTable {
-    lines: Vec<Line>,
-    /// What the keys have beyond [`HEAD`] bytes.
+    lines: Vec<TableLine>,
+    /// The bytes of keys beyond [`HEAD`].
     tails: Vec<u8>,
     slots: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Line {
-    /// The key's first bytes, zeros after a shorter one.
+struct TableLine {
+    /// The first bytes of the key, padded with zeros.
     head: [u8; HEAD],
     key_len: u32,
     tail_at: u32,
@@ -49,80 +50,77 @@ struct Line {
     slots_len: u32,
 }
 
-/// What a parse found besides the values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Parsed {
-    /// The file has other lines or columns than were discovered.
-    pub layout_changed: bool,
-    /// The first line that is not as the format says, from 1.
-    pub garbage: Option<u32>,
-}
-
-impl Parsed {
-    /// As the result of a read of `what`. What garbage holds is no new layout.
-    pub fn reading(self, what: &'static str) -> Reading {
-        Reading {
-            layout_changed: self.layout_changed && self.garbage.is_none(),
-            problem: self.garbage.map(|line| ReadProblem::Garbage { what, line }),
-            gone: false,
-        }
-    }
-
-    /// Notes that `line` is garbage.
-    #[cold]
-    pub fn bad_line(&mut self, line: u32) {
-        self.garbage.get_or_insert(line);
-    }
-}
-
 impl LineTable {
-    /// Adds the next line: its bytes up to the first value, and where each value goes.
+    /// The table of a file with a name, a space and an integer in each line. `sensor_of` gives the sensor of a name, or `None` for a
+    /// name without a sensor. Other lines are reported as lines of `file`, and reads ignore them.
+    pub fn of_names_and_integers(
+        file: &str,
+        bytes: &[u8],
+        plan: &mut SensorPlan<'_>,
+        sensor_of: impl Fn(&str) -> Option<SensorDef>,
+    ) -> Self {
+        let mut table = Self::default();
+        for line in scan::lines(bytes) {
+            let mut cursor = Cursor::new(line);
+            let name = cursor.word();
+            let has_value = cursor.skip_spaces().int().is_some() && cursor.is_at_end();
+            let Some(name) = name.filter(|_| has_value) else {
+                plan.report(format!("{file}: left out: {:?}", String::from_utf8_lossy(line)));
+                table.push_unknown(line);
+                continue;
+            };
+            let slot = sensor_of(&String::from_utf8_lossy(name)).and_then(|sensor| plan.add(sensor));
+            table.push(&line[..name.len() + 1], &[slot]);
+        }
+        table
+    }
+
+    /// Adds the next line: its bytes before the first value, and the slot of each value.
     pub fn push(&mut self, key: &[u8], slots: &[Slot]) {
-        let wanted = slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        let used = slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         let (key_head, key_tail) = key.split_at(key.len().min(HEAD));
         let mut head = [0; HEAD];
         head[..key_head.len()].copy_from_slice(key_head);
-        self.lines.push(Line {
+        self.lines.push(TableLine {
             head,
             key_len: key.len() as u32,
             tail_at: self.tails.len() as u32,
             slots_at: self.slots.len() as u32,
-            slots_len: wanted as u32,
+            slots_len: used as u32,
         });
         self.tails.extend_from_slice(key_tail);
-        self.slots.extend(slots[..wanted].iter().map(|slot| slot.unwrap_or(SKIP)));
+        self.slots.extend(slots[..used].iter().map(|slot| slot.unwrap_or(SKIP)));
     }
 
-    /// Adds a line that discovery could not make sense of, so that reads pass over it rather than ask for another discovery.
+    /// Adds a line that discovery did not understand. Reads ignore it and do not ask for another discovery.
     pub fn push_unknown(&mut self, line: &[u8]) {
         let key_len = line.iter().position(|byte| *byte == b' ').map_or(line.len(), |space| space + 1);
         self.push(&line[..key_len], &[]);
     }
 
-    /// The same lines with their values elsewhere: what went to `n` goes to `slots[n]`.
+    /// The same lines with other slots: slot `n` becomes `slots[n]`.
     pub fn mapped(&self, slots: &[Slot]) -> Self {
         let mut table = Self { tails: self.tails.clone(), ..Self::default() };
         for line in &self.lines {
             let values = self.slots[line.slots_at as usize..][..line.slots_len as usize].iter();
-            let values: Vec<u32> =
-                values.map(|&slot| slots.get(slot as usize).copied().flatten().unwrap_or(SKIP)).collect();
-            let wanted = values.iter().rposition(|slot| *slot != SKIP).map_or(0, |last| last + 1);
-            table.lines.push(Line { slots_at: table.slots.len() as u32, slots_len: wanted as u32, ..*line });
-            table.slots.extend(&values[..wanted]);
+            let values: Vec<u32> = values.map(|&slot| plan::mapped(Some(slot), slots).unwrap_or(SKIP)).collect();
+            let used = values.iter().rposition(|slot| *slot != SKIP).map_or(0, |last| last + 1);
+            table.lines.push(TableLine { slots_at: table.slots.len() as u32, slots_len: used as u32, ..*line });
+            table.slots.extend(&values[..used]);
         }
         table
     }
 
-    /// Whether the last line in `bytes` is the last that is expected, so that there is no need to ask for more.
+    /// Whether the last line of `bytes` is the last of the table, so that no further read is needed.
     pub fn ends_with_last_line(&self, bytes: &[u8]) -> bool {
         let Some((last, b'\n')) = self.lines.last().zip(bytes.last().copied()) else { return false };
         let start = memchr::memrchr(b'\n', &bytes[..bytes.len() - 1]).map_or(0, |newline| newline + 1);
         self.is_at(last, bytes, start)
     }
 
-    // Always: left to itself the compiler makes a call of it, which costs more than the comparison.
+    // The compiler would not inline it by itself, and the call costs more than the comparison.
     #[inline(always)]
-    fn is_at(&self, line: &Line, bytes: &[u8], at: usize) -> bool {
+    fn is_at(&self, line: &TableLine, bytes: &[u8], at: usize) -> bool {
         let key_len = line.key_len as usize;
         let masks = MASKS[HEAD - key_len.min(HEAD)..].first_chunk::<HEAD>().unwrap_or(&[0xff; HEAD]);
         let (found, mut other) = (scan::chunk_at::<HEAD>(bytes, at), 0);
@@ -133,62 +131,69 @@ impl LineTable {
     }
 
     #[inline(never)]
-    fn is_tail_at(&self, line: &Line, bytes: &[u8], at: usize) -> bool {
+    fn is_tail_at(&self, line: &TableLine, bytes: &[u8], at: usize) -> bool {
         let tail = &self.tails[line.tail_at as usize..][..line.key_len as usize - HEAD];
         bytes.get(at + HEAD..).is_some_and(|rest| rest.starts_with(tail))
     }
 
-    /// Reads the values of the line that begins at `at`; gives the place of the next line.
+    /// Reads the values of the line that begins at `at`; gives the position of the next line.
     #[inline(always)]
-    fn values(
+    fn parse_line(
         &self,
-        line: &Line,
+        line: &TableLine,
         bytes: &[u8],
         at: usize,
         number: u32,
-        fill: &mut impl Fill,
-        parsed: &mut Parsed,
+        sink: &mut impl ValueSink,
+        outcome: &mut ParseOutcome,
     ) -> usize {
-        // Before each value but the first stands the space or the end of line that ends the one before.
+        // The byte before each value but the first is the space or newline that ends the previous one.
         let (mut at, mut after) = (at + line.key_len as usize, 0);
         for &slot in &self.slots[line.slots_at as usize..][..line.slots_len as usize] {
             let start = scan::skip_spaces(bytes, at);
             match scan::int_at(bytes, start) {
                 Some((value, end)) if scan::is_end_of_value(bytes, end) => {
                     let slot = if slot == SKIP { None } else { Some(slot) };
-                    fill.number(slot, value, at + after..end, Form::Padded);
+                    sink.number(slot, value, at + after..end, NumberFormat::PaddedInt);
                     (at, after) = (end, 1);
                 }
                 _ => {
-                    parsed.bad_line(number);
+                    outcome.bad_line(number);
                     at = start;
                     break;
                 }
             }
         }
         let next = scan::next_line(bytes, at);
-        fill.passed_over(at + after..next.saturating_sub(1));
+        sink.ignored(at + after..next.saturating_sub(1));
         next
     }
 
-    /// A line that is not the expected one: which of the others it is, if any. The next ones come first, as lines vanish more
+    /// Searches the table for a line that is not the expected one. The lines after the expected one come first, as lines vanish more
     /// often than they move.
     #[cold]
     #[inline(never)]
-    fn surprise(&self, bytes: &[u8], at: usize, number: u32, expected: usize, parsed: &mut Parsed) -> Option<usize> {
+    fn search(
+        &self,
+        bytes: &[u8],
+        at: usize,
+        number: u32,
+        expected: usize,
+        outcome: &mut ParseOutcome,
+    ) -> Option<usize> {
         let others = (expected + 1..self.lines.len()).chain(0..expected.min(self.lines.len()));
         let found = others.into_iter().find(|&index| self.is_at(&self.lines[index], bytes, at));
-        parsed.layout_changed = true;
-        if found.is_none() && !looks_right(&bytes[at..scan::next_line(bytes, at)]) {
-            parsed.bad_line(number);
+        outcome.layout_changed = true;
+        if found.is_none() && !is_plausible(&bytes[at..scan::next_line(bytes, at)]) {
+            outcome.bad_line(number);
         }
         found
     }
 }
 
-impl Parse for LineTable {
-    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
-        let mut parsed = Parsed::default();
+impl TextParser for LineTable {
+    fn parse(&self, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
+        let mut outcome = ParseOutcome::default();
         let mut searches = 0;
         let (mut at, mut number, mut expected) = (0, 0, 0);
         while at < bytes.len() {
@@ -198,24 +203,24 @@ impl Parse for LineTable {
                 _ => {
                     searches += 1;
                     if searches > SEARCHES_MAX {
-                        return parsed;
+                        return outcome;
                     }
-                    self.surprise(bytes, at, number, expected, &mut parsed)
+                    self.search(bytes, at, number, expected, &mut outcome)
                 }
             };
             at = match found {
                 Some(index) => {
                     expected = index + 1;
-                    self.values(&self.lines[index], bytes, at, number, fill, &mut parsed)
+                    self.parse_line(&self.lines[index], bytes, at, number, sink, &mut outcome)
                 }
                 None => scan::next_line(bytes, at),
             };
         }
-        parsed.layout_changed |= expected < self.lines.len();
+        outcome.layout_changed |= expected < self.lines.len();
         if bytes.last().is_some_and(|last| *last != b'\n') {
-            parsed.bad_line(number);
+            outcome.bad_line(number);
         }
-        parsed
+        outcome
     }
 
     fn slots(&self) -> Vec<u32> {
@@ -223,8 +228,8 @@ impl Parse for LineTable {
     }
 }
 
-/// Whether a line that nobody expected could be a new one of these formats: text that ends in a number and a newline.
-fn looks_right(line: &[u8]) -> bool {
+/// Whether an unknown line could be a new one of these formats: text that ends in a number and a newline.
+fn is_plausible(line: &[u8]) -> bool {
     let Some(text) = line.strip_suffix(b"\n").and_then(|line| std::str::from_utf8(line).ok()) else { return false };
     let mut words = text.trim_end_matches(" kB").split_ascii_whitespace();
     let key = words.next();
@@ -235,9 +240,10 @@ fn looks_right(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::GroupOptions;
     use crate::testing::{Filled, filled};
 
-    /// a: one value, bb: two of which the first is skipped, header: none, long…: one.
+    /// `a` has one value, `bb` two of which the first has no sensor, `header` none, and the long key one.
     fn table() -> LineTable {
         let mut table = LineTable::default();
         table.push(b"a:", &[Some(0)]);
@@ -249,15 +255,30 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, values: [Option<i64>; 3], layout_changed: bool, garbage: Option<u32>) {
-        let Filled { values: found, parsed } = filled(3, |row| table().parse(text.as_bytes(), row));
+        let Filled { values: found, outcome } = filled(3, |row| table().parse(text.as_bytes(), row));
         assert_eq!(found, values, "{text:?}");
-        assert_eq!(parsed, Parsed { layout_changed, garbage }, "{text:?}");
+        assert_eq!(outcome, ParseOutcome { layout_changed, garbage }, "{text:?}");
     }
 
     const GOOD: &str = "a:   1 kB\nbb 7 -2 x\nheader | line\na long key of more than thirty-two bytes: 3\n";
 
     #[test]
-    fn as_expected() {
+    fn names_and_integers() {
+        let (mut reports, options) = (Vec::new(), GroupOptions::default());
+        let mut report = |text| reports.push(text);
+        let mut plan = SensorPlan::new(&options, &options, &mut report);
+        let sensor_of = |name: &str| (name != "b").then(|| SensorDef::counter(format!("f/{name}"), "1", ""));
+        let text = b"a 1\nb 2\nno number\n 5\nc   -3\n";
+        let table = LineTable::of_names_and_integers("file", text, &mut plan, sensor_of);
+        let sensors = plan.into_sensors();
+        assert_eq!(sensors.iter().map(|sensor| sensor.name.as_str()).collect::<Vec<_>>(), ["f/a", "f/c"]);
+        let Filled { values, outcome } = filled(2, |row| table.parse(text, row));
+        assert_eq!((values, outcome), (vec![Some(1), Some(-3)], ParseOutcome::default()));
+        assert_eq!(reports, ["file: left out: \"no number\"", "file: left out: \" 5\""]);
+    }
+
+    #[test]
+    fn known_lines() {
         check(GOOD, [Some(1), Some(-2), Some(3)], false, None);
         check(
             "a:18446744073709551615\nbb 7 2\nheader | line\na long key of more than thirty-two bytes: 3\n",
@@ -268,10 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn mapped_to_other_places() {
+    fn mapped_to_other_slots() {
         let table = table().mapped(&[None, Some(0), Some(2)]);
-        let Filled { values, parsed } = filled(3, |row| table.parse(GOOD.as_bytes(), row));
-        assert_eq!((values, parsed), (vec![Some(-2), None, Some(3)], Parsed::default()));
+        let Filled { values, outcome } = filled(3, |row| table.parse(GOOD.as_bytes(), row));
+        assert_eq!((values, outcome), (vec![Some(-2), None, Some(3)], ParseOutcome::default()));
         let Filled { values, .. } = filled(1, |row| super::tests::table().mapped(&[]).parse(GOOD.as_bytes(), row));
         assert_eq!(values, [None]);
     }
@@ -301,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_a_gap_and_its_line_is_told() {
+    fn garbage_is_a_gap_and_its_line_is_reported() {
         check(
             "a: x\nbb 7 2\nheader | line\na long key of more than thirty-two bytes: 3\n",
             [None, Some(2), Some(3)],
@@ -337,15 +358,15 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_new_layout() {
-        let parsed = Parsed { layout_changed: true, garbage: Some(2) };
-        let reading = parsed.reading("meminfo");
+    fn garbage_does_not_change_the_layout() {
+        let outcome = ParseOutcome { layout_changed: true, garbage: Some(2) };
+        let reading = outcome.reading("meminfo");
         assert!(!reading.layout_changed);
         assert_eq!(reading.problem.unwrap().to_string(), "meminfo: line 2 does not match the format");
     }
 
     #[test]
-    fn a_file_of_surprises_is_given_up() {
+    fn searches_are_bounded() {
         let text = format!("{}{GOOD}", "new 1\n".repeat(SEARCHES_MAX as usize + 1));
         check(&text, [None, None, None], true, None);
         let text = format!("{}{GOOD}", "new 1\n".repeat(SEARCHES_MAX as usize));
@@ -353,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_known_by_the_last_line() {
+    fn the_last_line_shows_the_end_of_the_file() {
         assert!(table().ends_with_last_line(GOOD.as_bytes()));
         for end in 0..GOOD.len() {
             assert!(!table().ends_with_last_line(&GOOD.as_bytes()[..end]), "cut at {end}");
