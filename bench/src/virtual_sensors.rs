@@ -149,7 +149,7 @@ fn query(options: &Options) -> anyhow::Result<Query> {
 fn ask(space: &Space, query: &Query) -> anyhow::Result<(f64, u64, f64)> {
     let start = Instant::now();
     let sensors = space.sensors(&query.patterns);
-    let batches: Vec<_> = run_on(space.chunks(&sensors), sensors, query)?.batches.collect::<Result<_, _>>()?;
+    let batches: Vec<_> = run_on(space.snapshot_for(&sensors), sensors, query)?.batches.collect::<Result<_, _>>()?;
     let ms = start.elapsed().as_secs_f64() * 1e3;
     let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
     let sum = batches.iter().flat_map(|batch| batch.column(2).as_primitive::<Float64Type>().iter().flatten()).sum();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use wholegrain_model::Timestamp;
-use wholegrain_store::{Chunk, Chunks, SensorInfo};
+use wholegrain_store::{Chunk, ReadSnapshot, SensorInfo, SnapshotReader};
 
 use crate::columns::StopCheck;
 use crate::columns::sums::SeriesSums;
@@ -122,7 +122,7 @@ pub(crate) fn unit_of(
 }
 
 /// The source of the rows of a group.
-type GroupInput = (Arc<dyn Chunks>, Arc<[SensorInfo]>, Arc<QueryPlan>);
+type GroupInput = (Arc<dyn ReadSnapshot>, Arc<[SensorInfo]>, Arc<QueryPlan>);
 
 /// The rows of one group, slice by slice.
 pub(crate) struct GroupRows {
@@ -209,27 +209,13 @@ impl GroupRows {
         end.min(plan.to)
     }
 
-    /// Prefetches: each slice reads every sensor once.
-    fn expect(&self) {
-        let (chunks, sensors, _) = &self.of;
-        let (Some(first), Some(last)) = (self.members.first(), self.members.last()) else { return };
-        let span = &sensors[*first as usize..=*last as usize];
-        if span.len() == self.members.len() {
-            chunks.prefetch(span);
-        } else {
-            let members: Vec<SensorInfo> = self.members.iter().map(|at| sensors[*at as usize].clone()).collect();
-            chunks.prefetch(&members);
-        }
-    }
-
     fn next_slice(&mut self) -> Result<Option<Chunk>, QueryError> {
         while self.at < self.of.2.to {
             if (self.stop)() {
                 return Err(QueryError::Cancelled);
             }
             let end = self.slice_end();
-            self.expect();
-            let Some(sums) = self.sums(self.at, end)? else {
+            let Some(sums) = self.sums(TimeRange { from: self.at, to: end })? else {
                 self.length = (self.length.min(end.saturating_sub(self.at)) / 2).max(1);
                 continue;
             };
@@ -246,13 +232,14 @@ impl GroupRows {
     }
 
     /// Aggregates the sensors' values in a slice; `None` if they have too many different times.
-    fn sums(&self, from: i64, to: i64) -> Result<Option<SeriesSums>, QueryError> {
-        let range = TimeRange { from, to };
+    fn sums(&self, range: TimeRange) -> Result<Option<SeriesSums>, QueryError> {
+        let (snapshot, sensors, plan) = &self.of;
+        let reader = snapshot.open(&mut plan.ranges(self.members.iter().map(|at| &sensors[*at as usize]), range))?;
         let block = (self.members.len() / BLOCKS).clamp(1, BLOCK_SENSORS);
         let blocks: Vec<&[u32]> = self.members.chunks(block).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = processors.min(THREADS_MAX).min(blocks.len());
-        let work = SliceReaders::new(self, range, &blocks, threads * 2);
+        let work = SliceReaders::new(self, reader, range, &blocks, threads * 2);
         if threads > 1 {
             std::thread::scope(|scope| {
                 (1..threads).for_each(|_| drop(scope.spawn(|| work.run())));
@@ -270,15 +257,21 @@ impl GroupRows {
     }
 
     /// Aggregates one block of sensors, one after the other.
-    fn block(&self, sensors: &[u32], range: TimeRange, stop: &StopCheck) -> Result<Option<SeriesSums>, QueryError> {
-        let (chunks, infos, plan) = &self.of;
+    fn block(
+        &self,
+        reader: &Arc<dyn SnapshotReader>,
+        sensors: &[u32],
+        range: TimeRange,
+        stop: &StopCheck,
+    ) -> Result<Option<SeriesSums>, QueryError> {
+        let (_, infos, plan) = &self.of;
         let mut sums = self.new_sums();
         for at in sensors {
             if stop() {
                 return Err(QueryError::Cancelled);
             }
             let mut cursor = 0;
-            for chunk in plan.rows(chunks, &infos[*at as usize], range, stop)? {
+            for chunk in plan.rows(reader, &infos[*at as usize], range, stop)? {
                 sums.add(&chunk?, &mut cursor);
                 if sums.len() > SLICE_ROWS_MAX && range.to.saturating_sub(range.from) > 1 {
                     return Ok(None);
@@ -305,6 +298,7 @@ impl Iterator for GroupRows {
 /// The blocks of one slice: any thread reads the next one, and sums are merged in order.
 struct SliceReaders<'a> {
     rows: &'a GroupRows,
+    reader: Arc<dyn SnapshotReader>,
     range: TimeRange,
     blocks: &'a [&'a [u32]],
     next: AtomicUsize,
@@ -327,13 +321,19 @@ struct SliceState {
 }
 
 impl<'a> SliceReaders<'a> {
-    fn new(rows: &'a GroupRows, range: TimeRange, blocks: &'a [&'a [u32]], ahead: usize) -> Self {
+    fn new(
+        rows: &'a GroupRows,
+        reader: Arc<dyn SnapshotReader>,
+        range: TimeRange,
+        blocks: &'a [&'a [u32]],
+        ahead: usize,
+    ) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (query, slice) = (rows.stop.clone(), over.clone());
         let stop: StopCheck = Arc::new(move || slice.load(Relaxed) || query());
         let state = SliceState { all: rows.new_sums(), done: 0, waiting: VecDeque::new(), result: Ok(true) };
         let (next, state, turn) = (AtomicUsize::new(0), Mutex::new(state), Condvar::new());
-        Self { rows, range, blocks, next, over, stop, ahead, state, turn }
+        Self { rows, reader, range, blocks, next, over, stop, ahead, state, turn }
     }
 
     fn run(&self) {
@@ -355,7 +355,7 @@ impl<'a> SliceReaders<'a> {
                 state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             drop(state);
-            match self.rows.block(block, self.range, &self.stop) {
+            match self.rows.block(&self.reader, block, self.range, &self.stop) {
                 Ok(Some(sums)) => self.put(at, sums),
                 Ok(None) => self.end(Ok(false)),
                 Err(error) => self.end(Err(error)),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use arrow_schema::DataType;
 use wholegrain_model::{Interval, Kind, Value, ValueType};
-use wholegrain_store::{ChunkIter, Chunks, SensorInfo, StoreError};
+use wholegrain_store::{ReadSnapshot, Scan, ScanRequest, SensorInfo, SensorRange, SnapshotReader, StoreError};
 
 use crate::reference::{
     MS, Random, Rows, Samples, answer, assert_close, collect, naive, naive_agg, query, random_query, random_samples,
@@ -153,19 +153,28 @@ fn rows_that_hold_fewer_sensors_are_noted() {
 }
 
 /// A day of a reading a millisecond of each sensor that is asked for, made up as it is read.
+#[derive(Clone)]
 struct Endless(Arc<AtomicUsize>);
 
-impl Chunks for Endless {
-    fn scan(&self, _: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+impl ReadSnapshot for Endless {
+    fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl SnapshotReader for Endless {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+        let ScanRequest { from, to, .. } = *request;
         let read = self.0.clone();
         let starts = (from..to).step_by(1000 * MS as usize);
-        Ok(Box::new(starts.map(move |start| {
+        let chunk = move |start| {
             read.fetch_add(1, Relaxed);
             let times: Vec<i64> = (0..1000).map(|at| start + at * MS).take_while(|time| *time < to).collect();
             let values = wholegrain_model::ColumnValues::Int(times.clone());
             let column = wholegrain_model::Column { values, gaps: wholegrain_model::Gaps::default() };
             Ok(wholegrain_store::Chunk { times, column })
-        })))
+        };
+        Ok(Scan::of_chunks(request, starts.map(chunk)))
     }
 }
 

@@ -10,7 +10,7 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use wholegrain_model::{Column, ColumnValues, Value};
-use wholegrain_store::{Chunk, Chunks, SensorInfo};
+use wholegrain_store::{Chunk, ReadSnapshot, SensorInfo, SnapshotReader};
 
 use crate::QueryError;
 use crate::across::{GroupRows, SensorGroup};
@@ -55,7 +55,8 @@ fn schema_with(value: DataType) -> Schema {
 /// The record batches of a query, built as they are pulled. Each has at most [`BATCH_ROWS_MAX`] rows, possibly of several series; all
 /// have the same dictionary. An error ends them.
 pub struct Batches {
-    chunks: Arc<dyn Chunks>,
+    snapshot: Arc<dyn ReadSnapshot>,
+    reader: Arc<dyn SnapshotReader>,
     sensors: Arc<[SensorInfo]>,
     plan: Arc<QueryPlan>,
     /// With `across`: the groups of sensors that become series.
@@ -79,7 +80,7 @@ enum RowSource {
 
 impl Batches {
     pub(crate) fn new(
-        chunks: Arc<dyn Chunks>,
+        (snapshot, reader): (Arc<dyn ReadSnapshot>, Arc<dyn SnapshotReader>),
         sensors: Arc<[SensorInfo]>,
         groups: Option<Vec<SensorGroup>>,
         units: &[String],
@@ -93,7 +94,8 @@ impl Batches {
         let schema = Arc::new(base.with_metadata(unit_metadata(units)));
         let rows_left = plan.limit;
         Self {
-            chunks,
+            snapshot,
+            reader,
             sensors,
             plan: Arc::new(plan),
             groups,
@@ -126,13 +128,13 @@ impl Batches {
 
     /// Sentences about data that is missing from the rows read so far.
     pub fn warnings(&self) -> Vec<String> {
-        self.chunks.warnings(self.plan.from, self.plan.to)
+        self.plan.warnings(self.snapshot.as_ref())
     }
 
     /// Sentences about the rows read so far: data deleted by retention, holes that operations did not cross, and series whose rows do not hold
     /// a value of every sensor.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.chunks.notes();
+        let mut notes = self.plan.notes(self.snapshot.as_ref());
         notes.extend(self.plan.skipped_holes.notes());
         notes.extend(self.plan.conversion_loss.notes());
         notes.extend(self.plan.approximate_means.notes());
@@ -149,7 +151,7 @@ impl Batches {
         self.rows = Some(match &self.groups {
             Some(groups) => {
                 let Some(group) = groups.get(at) else { return Ok(false) };
-                let of = (self.chunks.clone(), self.sensors.clone(), self.plan.clone());
+                let of = (self.snapshot.clone(), self.sensors.clone(), self.plan.clone());
                 RowSource::Group(Box::new(GroupRows::new(of, group, &self.stop)))
             }
             None => {
@@ -158,7 +160,7 @@ impl Batches {
                     return Err(QueryError::Cancelled);
                 }
                 let range = self.plan.range();
-                RowSource::Sensor(self.plan.rows(&self.chunks, sensor, range, &self.stop)?)
+                RowSource::Sensor(self.plan.rows(&self.reader, sensor, range, &self.stop)?)
             }
         });
         self.next_series += 1;

@@ -2,60 +2,65 @@
 
 use std::sync::Arc;
 
-use wholegrain_store::{ChunkIter, Chunks, SensorInfo, StoreError};
+use wholegrain_store::{ReadSnapshot, Scan, ScanRequest, SensorRange, SnapshotReader, StoreError};
 
-/// [`Chunks`] whose scans end early once the request is over, which is checked before each chunk. Gives readings only, no windows.
-pub struct CancellableChunks {
-    chunks: Box<dyn Chunks>,
+/// A snapshot whose scans end early once the request is over, which is checked before each part.
+pub struct CancellableSnapshot {
+    snapshot: Box<dyn ReadSnapshot>,
     is_over: IsOver,
 }
 
 type IsOver = Arc<dyn Fn() -> bool + Send + Sync>;
 
-impl CancellableChunks {
-    /// Wraps `chunks`; scans end once `is_over` returns true.
-    pub fn new(chunks: Box<dyn Chunks>, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { chunks, is_over: Arc::new(is_over) }
-    }
-
-    fn until(&self, chunks: ChunkIter) -> ChunkIter {
-        let is_over = self.is_over.clone();
-        let mut chunks = chunks.fuse();
-        Box::new(std::iter::from_fn(move || if is_over() { None } else { chunks.next() }))
+impl CancellableSnapshot {
+    /// Wraps `snapshot`; scans end once `is_over` returns true.
+    pub fn new(snapshot: Box<dyn ReadSnapshot>, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { snapshot, is_over: Arc::new(is_over) }
     }
 }
 
-impl Chunks for CancellableChunks {
-    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
-        Ok(self.until(self.chunks.scan(sensor, from, to)?))
+impl ReadSnapshot for CancellableSnapshot {
+    fn open(&self, ranges: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        Ok(Arc::new(CancellableReader { reader: self.snapshot.open(ranges)?, is_over: self.is_over.clone() }))
     }
 
-    fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
-        Ok(self.until(self.chunks.scan_beside(sensor, from, to)?))
+    fn resolutions(&self) -> Vec<i64> {
+        self.snapshot.resolutions()
     }
 
-    fn range(&self, sensor: &SensorInfo, from: i64, to: i64) -> (i64, i64) {
-        self.chunks.range(sensor, from, to)
-    }
-
-    fn prefetch(&self, sensors: &[SensorInfo]) {
-        self.chunks.prefetch(sensors);
-    }
-
-    fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
-        self.chunks.prepare_notes(sensors, from, to);
+    fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
+        self.snapshot.tier(from, to, every)
     }
 
     fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
-        self.chunks.spans(from, to)
+        self.snapshot.spans(from, to)
+    }
+
+    fn removed(&self, ranges: &mut dyn Iterator<Item = SensorRange<'_>>) -> Vec<String> {
+        self.snapshot.removed(ranges)
     }
 
     fn notes(&self) -> Vec<String> {
-        self.chunks.notes()
+        self.snapshot.notes()
     }
 
     fn warnings(&self, from: i64, to: i64) -> Vec<String> {
-        self.chunks.warnings(from, to)
+        self.snapshot.warnings(from, to)
+    }
+}
+
+struct CancellableReader {
+    reader: Arc<dyn SnapshotReader>,
+    is_over: IsOver,
+}
+
+impl SnapshotReader for CancellableReader {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+        let scan = self.reader.scan(request)?;
+        let is_over = self.is_over.clone();
+        let mut parts = scan.parts.fuse();
+        let parts = std::iter::from_fn(move || if is_over() { None } else { parts.next() });
+        Ok(Scan { parts: Box::new(parts), ..scan })
     }
 }
 
@@ -77,8 +82,10 @@ mod tests {
                 let asked = asked.clone();
                 move || asked.fetch_add(1, Relaxed) >= waits
             };
-            let until = CancellableChunks::new(Box::new(Fake(readings.clone())), is_over);
-            assert_eq!(until.scan(&sensor("/a", "W", Kind::Gauge), 0, 70).unwrap().count(), chunks);
+            let snapshot = CancellableSnapshot::new(Box::new(Fake(readings.clone())), is_over);
+            let reader = snapshot.open(&mut std::iter::empty()).unwrap();
+            let sensor = sensor("/a", "W", Kind::Gauge);
+            assert_eq!(reader.scan(&ScanRequest::readings(&sensor, 0, 70)).unwrap().parts.count(), chunks);
             assert_eq!(asked.load(Relaxed), chunks + 1, "asked before each chunk and before the end");
         }
     }

@@ -1,6 +1,6 @@
 //! Queries over the store: sensors by pattern, a time range, operations and aggregates; results are Arrow record batches.
 //!
-//! - In: a [`Query`] and a snapshot of the store, or another implementation of [`Chunks`].
+//! - In: a [`Query`] and a snapshot of the store, or another implementation of [`ReadSnapshot`].
 //! - Out: [`QueryResult`]: the selected sensors, and, read as they are pulled, batches of (`sensor`, `time`, `value`) in the sensors' units.
 //! - Never: a value that was not measured. A gap stays null, no operation crosses a hole in the readings, a window
 //!   without a value gives no row. Memory does not grow with the range: it holds one chunk of one sensor and one batch,
@@ -71,17 +71,18 @@ mod sums_reference;
 use std::sync::Arc;
 
 use wholegrain_model::{Interval, Pattern, Timestamp};
-use wholegrain_store::{ReadStore, SensorInfo, StoreError};
+use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo, StoreError};
+
+use jobs::JobScope;
 
 pub use batches::{BATCH_ROWS_MAX, Batches, KINDS_KEY, UNIT_KEY, UNITS_KEY, schema, schema_int};
-pub use cancel::CancellableChunks;
+pub use cancel::CancellableSnapshot;
 pub use columns::StopCheck;
 pub use holes::{HOLE_INTERVALS, HoleDetector, LOOK_BACK_NS_UNKNOWN, bound_ns as hole_bound_ns};
 pub use plan::unit_of;
 pub use points::POINTS_MAX;
 pub use scale::Scale;
 pub use space::Space;
-pub use wholegrain_store::{ChunkIter, Chunks};
 
 /// The most patterns of one query.
 pub const PATTERNS_MAX: usize = 256;
@@ -259,15 +260,34 @@ pub fn run(store: &dyn ReadStore, query: &Query) -> Result<QueryResult, QueryErr
     run_on(store.snapshot(), sensors, query)
 }
 
-/// As [`run`], over any `chunks` and the given sensors. More than [`SENSORS_MAX`] sensors are refused.
+/// As [`run`], over a snapshot and the given sensors. More than [`SENSORS_MAX`] sensors are refused.
 pub fn run_on(
-    chunks: Box<dyn Chunks>,
+    snapshot: Box<dyn ReadSnapshot>,
     sensors: impl Into<Arc<[SensorInfo]>>,
     query: &Query,
 ) -> Result<QueryResult, QueryError> {
-    let mut sensors = sensors.into();
+    start(snapshot.into(), None, sensors.into(), query)
+}
+
+/// As [`run_on`], of each sensor only the job's time on its node: the query treats each sensor as if its range were the job's. `sensors` that do not
+/// belong to the job have no readings.
+pub fn run_in_job(
+    snapshot: Box<dyn ReadSnapshot>,
+    job: &Arc<JobScope>,
+    sensors: impl Into<Arc<[SensorInfo]>>,
+    query: &Query,
+) -> Result<QueryResult, QueryError> {
+    start(snapshot.into(), Some(job.clone()), sensors.into(), query)
+}
+
+fn start(
+    snapshot: Arc<dyn ReadSnapshot>,
+    job: Option<Arc<JobScope>>,
+    mut sensors: Arc<[SensorInfo]>,
+    query: &Query,
+) -> Result<QueryResult, QueryError> {
     query.validate()?;
-    let query = &points::resolve(query, &chunks.resolutions());
+    let query = &points::resolve(query, &snapshot.resolutions());
     if sensors.len() > SENSORS_MAX {
         return Err(too_many());
     }
@@ -276,13 +296,9 @@ pub fn run_on(
         sorted.sort_by(|a, b| a.path.cmp(&b.path));
         sensors = sorted.into();
     }
-    chunks.prefetch(&sensors);
-    let plan = plan::QueryPlan::new(query, &sensors)?;
-    let tier = plan.tier(chunks.as_ref()).map(|tier| Interval::from_ns(tier.cast_unsigned()));
-    if tier.is_none() {
-        chunks.prepare_notes(&sensors, query.from.0, query.to.0);
-    }
-    let (warnings, notes) = (chunks.warnings(query.from.0, query.to.0), chunks.notes());
+    let plan = plan::QueryPlan::new(query, snapshot.as_ref(), job, &sensors)?;
+    let reader = snapshot.open(&mut plan.ranges(sensors.iter(), plan.range()))?;
+    let (warnings, notes) = (plan.warnings(snapshot.as_ref()), plan.notes(snapshot.as_ref()));
     let groups = query.across.map(|across| across::groups(&sensors, across));
     let units: Vec<String> = match &groups {
         None => units::units(&sensors, query.op, |sensor| plan.agg_of(sensor), query.unit.as_deref()),
@@ -292,7 +308,8 @@ pub fn run_on(
             .collect::<Result<_, QueryError>>()?,
     };
     let series = groups.as_ref().map(|groups| groups.iter().map(|group| group.name.clone()).collect());
-    let batches = Batches::new(Arc::from(chunks), sensors.clone(), groups, &units, plan);
+    let tier = plan.tier.map(|tier| Interval::from_ns(tier.cast_unsigned()));
+    let batches = Batches::new((snapshot, reader), sensors.clone(), groups, &units, plan);
     Ok(QueryResult { sensors, series, units, warnings, notes, tier, every: query.every, batches })
 }
 

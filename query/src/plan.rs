@@ -1,9 +1,12 @@
 //! Plans a query for the selected sensors: checks, defaults, and the chain of iterators for each sensor.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use wholegrain_model::{Kind, Unit, Value, ValueType};
-use wholegrain_store::{Chunk, Chunks, LineScan, ScanPart, ScanPartIter, SensorInfo};
+use wholegrain_store::{
+    Chunk, ReadSnapshot, Resolution, Scan, ScanPart, ScanRequest, SensorInfo, SensorRange, SnapshotReader,
+};
 
 use crate::batches::ResultRow;
 use crate::columns::aggregate::{WindowAggregation, WindowAggregator};
@@ -11,7 +14,9 @@ use crate::columns::mean::{ApproximateMeans, TimeWeightedMeans};
 use crate::columns::weighted::{ValueChange, WeightedMeans};
 use crate::columns::{Cancellable, RowChunkIter, RowChunks, StopCheck};
 use crate::conversion_loss::ConversionLoss;
+use crate::holes;
 use crate::integral::{CumulativeIntegral, LineSegments, WindowIntegrals};
+use crate::jobs::JobScope;
 use crate::ops::DifferenceOp;
 use crate::samples::{JoinedSample, JoinedSamples, NeighbourSamples, SkippedHoles};
 use crate::scale::Scale;
@@ -88,6 +93,14 @@ pub(crate) struct QueryPlan {
     pub(crate) exact: bool,
     /// Conversions to [`Query::unit`], if given.
     conversions: Option<Conversions>,
+    /// Restricts each sensor to the job's time on its node.
+    job: Option<Arc<JobScope>>,
+    /// The resolution in ns of the tier that is read where possible.
+    pub(crate) tier: Option<i64>,
+    /// The resolutions of all tiers, finest first.
+    resolutions: Arc<[i64]>,
+    /// Notes about readings that retention has removed, unless a tier answers.
+    removed: Vec<String>,
     /// Holes that operations have skipped so far.
     pub(crate) skipped_holes: Arc<SkippedHoles>,
     /// Values that the result's type cannot represent.
@@ -104,7 +117,12 @@ pub(crate) struct TimeRange {
 }
 
 impl QueryPlan {
-    pub(crate) fn new(query: &Query, sensors: &[SensorInfo]) -> Result<Self, QueryError> {
+    pub(crate) fn new(
+        query: &Query,
+        snapshot: &dyn ReadSnapshot,
+        job: Option<Arc<JobScope>>,
+        sensors: &[SensorInfo],
+    ) -> Result<Self, QueryError> {
         check_kinds(query.op, sensors)?;
         let windows = match (query.every, query.agg) {
             (Some(every), _) => Some(Windows::Every(i64::try_from(every.ns()).unwrap_or(i64::MAX))),
@@ -126,12 +144,24 @@ impl QueryPlan {
             limit,
             exact,
             conversions,
+            job,
+            tier: None,
+            resolutions: snapshot.resolutions().into(),
+            removed: Vec::new(),
             skipped_holes,
             conversion_loss,
             approximate_means,
         };
         if let Some(unit) = &query.unit {
             plan.conversions = Some(Conversions::new(unit, sensors, query.op, |sensor| plan.agg_of(sensor))?);
+        }
+        if let Some(windows) = windows.filter(|_| op.is_none()) {
+            let (from, to) = plan.cut_to_job();
+            plan.tier = if from < to { snapshot.tier(from, to, windows.every()) } else { None };
+        }
+        if plan.tier.is_none() {
+            let removed = snapshot.removed(&mut plan.ranges(sensors.iter(), plan.range()));
+            plan.removed = removed;
         }
         plan.exact = !sensors.is_empty() && sensors.iter().all(|sensor| plan.is_exact(sensor));
         Ok(plan)
@@ -161,10 +191,57 @@ impl QueryPlan {
         unit_of(&sensor.unit, self.op, self.agg_of(sensor))
     }
 
-    /// The resolution in ns of the tier that is read where possible.
-    pub(crate) fn tier(&self, chunks: &dyn Chunks) -> Option<i64> {
-        let windows = self.windows.filter(|_| self.op.is_none())?;
-        chunks.tier(self.from, self.to, windows.every())
+    /// The query's range, or the part of it in which the job ran.
+    fn cut_to_job(&self) -> (i64, i64) {
+        let (begin, end) = self.job.as_ref().map_or((i64::MIN, i64::MAX), |job| job.range(i64::MAX));
+        (self.from.max(begin), self.to.min(end))
+    }
+
+    /// The part of a range in which the query reads `sensor`, and `around` ns on each side of it; empty if there is none.
+    fn range_of(&self, sensor: &SensorInfo, range: TimeRange, around: i64) -> (i64, i64) {
+        let TimeRange { from, to } = range;
+        let Some(job) = &self.job else { return (from, to) };
+        let Some((place, _)) = job.place(&sensor.path) else { return (from, from) };
+        let from = from.max(place.from.saturating_sub(around));
+        (from, to.min(place.to.saturating_add(around)).max(from))
+    }
+
+    /// The sensors with the part of a range in which the query reads each.
+    pub(crate) fn ranges<'a>(
+        &'a self,
+        sensors: impl Iterator<Item = &'a SensorInfo>,
+        range: TimeRange,
+    ) -> impl Iterator<Item = SensorRange<'a>> {
+        let range_of = move |sensor| {
+            let (from, to) = self.range_of(sensor, range, 0);
+            SensorRange { sensor, from, to }
+        };
+        sensors.map(range_of).filter(|range| range.from < range.to)
+    }
+
+    /// Sentences about data that retention has removed, as far as it is known.
+    pub(crate) fn notes(&self, snapshot: &dyn ReadSnapshot) -> Vec<String> {
+        let notes: BTreeSet<String> = snapshot.notes().into_iter().chain(self.removed.iter().cloned()).collect();
+        notes.into_iter().collect()
+    }
+
+    /// Sentences about data that is missing from the query's range.
+    pub(crate) fn warnings(&self, snapshot: &dyn ReadSnapshot) -> Vec<String> {
+        let (from, to) = self.cut_to_job();
+        let mut warnings = snapshot.warnings(from, to);
+        warnings.extend(self.job.iter().flat_map(|job| job.warnings()));
+        warnings
+    }
+
+    /// The samples next to the range of a sensor. They may lie outside of the job's time, up to the length of a line.
+    fn neighbours(
+        &self,
+        reader: &Arc<dyn SnapshotReader>,
+        sensor: &SensorInfo,
+    ) -> NeighbourSamples<Arc<dyn SnapshotReader>> {
+        let always = TimeRange { from: i64::MIN, to: i64::MAX };
+        let limits = self.range_of(sensor, always, holes::reach_ns(sensor));
+        NeighbourSamples::new(reader.clone(), sensor).within(limits).with_resolutions(&self.resolutions)
     }
 
     /// Whether every value of `sensor` in the answer is an integer as read times an integer.
@@ -189,21 +266,21 @@ impl QueryPlan {
     /// The rows of one sensor in the unit of the result, read as they are pulled.
     pub(crate) fn rows(
         &self,
-        chunks: &Arc<dyn Chunks>,
+        reader: &Arc<dyn SnapshotReader>,
         sensor: &SensorInfo,
         range: TimeRange,
         stop: &StopCheck,
     ) -> Result<RowChunkIter, QueryError> {
         let own = Scale::new(sensor.scale);
         let Some(to) = self.conversions.as_ref().map(|to| to.of(sensor)).filter(|to| !to.is_identity()) else {
-            return self.rows_scaled(chunks, sensor, own, range, stop);
+            return self.rows_scaled(reader, sensor, own, range, stop);
         };
         // A count has no scale. An integral scales its values and converts the area.
         let apart = self.exact || self.op == Some(Op::Integral) || self.agg_of(sensor) == Some(Agg::Count);
         if let Some(both) = own.then(to).filter(|_| !apart) {
-            return self.rows_scaled(chunks, sensor, both, range, stop);
+            return self.rows_scaled(reader, sensor, both, range, stop);
         }
-        let rows = self.rows_scaled(chunks, sensor, own, range, stop)?;
+        let rows = self.rows_scaled(reader, sensor, own, range, stop)?;
         let (exact, conversion_loss, path) = (self.exact, self.conversion_loss.clone(), sensor.path.clone());
         Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| conversion_loss.converted(&path, chunk, to, exact)))))
     }
@@ -211,13 +288,13 @@ impl QueryPlan {
     /// The rows of one sensor, scaled.
     fn rows_scaled(
         &self,
-        chunks: &Arc<dyn Chunks>,
+        reader: &Arc<dyn SnapshotReader>,
         sensor: &SensorInfo,
         scale: Scale,
         range: TimeRange,
         stop: &StopCheck,
     ) -> Result<RowChunkIter, QueryError> {
-        let (from, to) = chunks.range(sensor, range.from, range.to);
+        let (from, to) = self.range_of(sensor, range, 0);
         if from >= to {
             return Ok(Box::new(std::iter::empty()));
         }
@@ -232,35 +309,27 @@ impl QueryPlan {
             if let Some(aggregation) =
                 aggregation.filter(|aggregation| aggregation.agg == Agg::Mean && sensor.kind == Kind::Gauge)
             {
-                return self.means(chunks, sensor, aggregation, (from, to), stop);
+                return self.means(reader, sensor, aggregation, (from, to), stop);
             }
-            if let Some(aggregation) = aggregation
-                && let Some(parts) = chunks.scan_windows(sensor, from, to, aggregation.windows.every())?
-            {
-                return Ok(
-                    self.note_lost_values(sensor, WindowAggregator::of(Cancellable::new(parts, stop), aggregation))
-                );
+            let request = ScanRequest::readings(sensor, from, to);
+            if let Some(aggregation) = aggregation {
+                let scan = reader.scan(&request.at(Resolution::Windows { every: aggregation.windows.every() }))?;
+                let parts = Cancellable::new(scan.parts, stop);
+                return Ok(self.note_lost_values(sensor, WindowAggregator::of(parts, aggregation)));
             }
-            let scan = Cancellable::new(chunks.scan(sensor, from, to)?, stop);
-            return Ok(match aggregation {
-                Some(aggregation) => self.note_lost_values(
-                    sensor,
-                    WindowAggregator::of(scan.map(|chunk| chunk.map(ScanPart::Readings)), aggregation),
-                ),
-                None => {
-                    let (conversion_loss, path) = (self.conversion_loss.clone(), sensor.path.clone());
-                    Box::new(
-                        scan.map(move |chunk| chunk.map(|chunk| conversion_loss.readings(&path, chunk, scale, exact))),
-                    )
-                }
-            });
+            let chunks = Cancellable::new(reader.scan(&request)?.chunks(), stop);
+            let (conversion_loss, path) = (self.conversion_loss.clone(), sensor.path.clone());
+            return Ok(Box::new(
+                chunks.map(move |chunk| chunk.map(|chunk| conversion_loss.readings(&path, chunk, scale, exact))),
+            ));
         };
-        let beside = NeighbourSamples::new(chunks.clone(), sensor);
+        let beside = self.neighbours(reader, sensor);
         let first = beside.back(from)?;
         let last = if op == Op::Integral && self.windows.is_some() { beside.ahead(to)? } else { to };
-        // `chunks.notes()` already covers readings deleted in the range itself.
-        let scan = Cancellable::new(chunks.scan_beside(sensor, first, last)?, stop);
-        let samples = JoinedSamples::new(scan, beside).with_skipped_holes(Some(&self.skipped_holes), (from, to));
+        // A note about the range itself has been taken from `ReadSnapshot::removed`.
+        let scan = reader.scan(&ScanRequest::neighbours(sensor, first, last))?;
+        let samples = JoinedSamples::new(Cancellable::new(scan.chunks(), stop), beside)
+            .with_skipped_holes(Some(&self.skipped_holes), (from, to));
         if op == Op::Integral {
             let segments = LineSegments::new(scale);
             return Ok(match self.windows {
@@ -287,28 +356,22 @@ impl QueryPlan {
     /// The means over time of a gauge's windows.
     fn means(
         &self,
-        chunks: &Arc<dyn Chunks>,
+        reader: &Arc<dyn SnapshotReader>,
         sensor: &SensorInfo,
         aggregation: WindowAggregation,
         (from, to): (i64, i64),
         stop: &StopCheck,
     ) -> Result<RowChunkIter, QueryError> {
-        let beside = NeighbourSamples::new(chunks.clone(), sensor);
-        let (parts, range, resolution): (ScanPartIter, _, _) =
-            match chunks.scan_lines(sensor, from, to, aggregation.windows.every(), beside.bound_ns())? {
-                Some(LineScan { parts, range, resolution }) => (parts, range, Some(resolution)),
-                None => {
-                    let readings = chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(ScanPart::Readings));
-                    (Box::new(readings), (from, to), self.tier(chunks.as_ref()))
-                }
-            };
+        let beside = self.neighbours(reader, sensor);
+        let lines = Resolution::Lines { every: aggregation.windows.every(), max_gap_ns: beside.bound_ns() };
+        let Scan { parts, range, resolution } = reader.scan(&ScanRequest::readings(sensor, from, to).at(lines))?;
         let aggregation = (aggregation.windows, aggregation.scale);
         Ok(Box::new(TimeWeightedMeans::of(
             Cancellable::new(parts, stop),
             beside,
             aggregation,
             range,
-            resolution,
+            resolution.or(self.tier),
             self.approximate_means.clone(),
         )))
     }

@@ -8,7 +8,9 @@ use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampNanosecondT
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Timestamp, Value, ValueType};
-use wholegrain_store::{Chunk, ChunkIter, Chunks, SensorId, SensorInfo, StoreError};
+use wholegrain_store::{
+    Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
+};
 
 use crate::{Agg, BATCH_ROWS_MAX, HOLE_INTERVALS, Op, Query, QueryError, QueryResult, UNIT_KEY, UNITS_KEY, run_on};
 
@@ -18,18 +20,26 @@ pub(crate) type Samples = Vec<(i64, Option<Value>)>;
 pub(crate) type Rows = Vec<(i64, Option<f64>)>;
 
 /// Readings in memory, cut into chunks of a few samples.
+#[derive(Clone)]
 struct Fake {
     samples: Vec<Samples>,
     chunk_samples: usize,
 }
 
-impl Chunks for Fake {
-    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+impl ReadSnapshot for Fake {
+    fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl SnapshotReader for Fake {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+        let ScanRequest { sensor, from, to, .. } = *request;
         let inside = self.samples[sensor.id.0 as usize].iter().filter(|s| (from..to).contains(&s.0)).copied();
         let inside: Samples = inside.collect();
         let value_type = sensor.value_type;
         let chunks: Vec<_> = inside.chunks(self.chunk_samples).map(|part| Ok(chunk(part, value_type))).collect();
-        Ok(Box::new(chunks.into_iter()))
+        Ok(Scan::of_chunks(request, chunks.into_iter()))
     }
 }
 
@@ -513,9 +523,15 @@ fn extremes_of_time_do_not_overflow() {
 
 #[test]
 fn a_store_that_fails_ends_the_answer_with_its_error() {
+    #[derive(Clone)]
     struct Failing;
-    impl Chunks for Failing {
-        fn scan(&self, _: &SensorInfo, _: i64, _: i64) -> Result<ChunkIter, StoreError> {
+    impl ReadSnapshot for Failing {
+        fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+            Ok(Arc::new(self.clone()))
+        }
+    }
+    impl SnapshotReader for Failing {
+        fn scan(&self, _: &ScanRequest<'_>) -> Result<Scan, StoreError> {
             Err(StoreError::Closed)
         }
     }
@@ -526,15 +542,22 @@ fn a_store_that_fails_ends_the_answer_with_its_error() {
 }
 
 /// Readings of both types.
+#[derive(Clone)]
 struct Mixed;
 
-impl Chunks for Mixed {
-    fn scan(&self, sensor: &SensorInfo, _: i64, _: i64) -> Result<ChunkIter, StoreError> {
+impl ReadSnapshot for Mixed {
+    fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl SnapshotReader for Mixed {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
         let ints: Samples = vec![(0, Some(Value::Int(7))), (1, None), (2, Some(Value::Int(i64::MAX)))];
         let floats: Samples = vec![(3, Some(Value::Float(0.5))), (4, Some(Value::Float(2.0))), (5, None)];
         let both = [chunk(&ints, ValueType::Int), chunk(&floats, ValueType::Float)];
-        let only = usize::from(sensor.value_type == ValueType::Float);
-        Ok(Box::new(both.into_iter().skip(only).map(Ok)))
+        let only = usize::from(request.sensor.value_type == ValueType::Float);
+        Ok(Scan::of_chunks(request, both.into_iter().skip(only).map(Ok)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::{Interval, Timestamp, Value};
-use wholegrain_store::{Chunk, Chunks, ScanPart, SensorInfo};
+use wholegrain_store::{Chunk, Resolution, Scan, ScanPart, ScanRequest, SensorInfo, SnapshotReader, StoreError};
 
 use crate::QueryError;
 use crate::holes::{self, HoleDetector, Spacing};
@@ -34,16 +34,49 @@ pub(crate) struct JoinedSample {
 
 /// Finds samples of a sensor before and after a scanned range.
 pub(crate) struct NeighbourSamples<C> {
-    chunks: C,
+    reader: C,
     sensor: SensorInfo,
+    /// Nothing outside of these times is read.
+    limits: (i64, i64),
+    /// The resolutions of the tiers, finest first.
+    resolutions: Arc<[i64]>,
 }
 
 impl<C: Deref> NeighbourSamples<C>
 where
-    C::Target: Chunks,
+    C::Target: SnapshotReader,
 {
-    pub(crate) fn new(chunks: C, sensor: &SensorInfo) -> Self {
-        Self { chunks, sensor: sensor.clone() }
+    pub(crate) fn new(reader: C, sensor: &SensorInfo) -> Self {
+        Self { reader, sensor: sensor.clone(), limits: (i64::MIN, i64::MAX), resolutions: Arc::default() }
+    }
+
+    pub(crate) fn within(self, limits: (i64, i64)) -> Self {
+        Self { limits, ..self }
+    }
+
+    pub(crate) fn with_resolutions(self, resolutions: &Arc<[i64]>) -> Self {
+        Self { resolutions: resolutions.clone(), ..self }
+    }
+
+    fn scan(&self, from: i64, to: i64, resolution: Resolution) -> Result<Scan, StoreError> {
+        let (from, to) = (from.max(self.limits.0), to.min(self.limits.1));
+        let request = ScanRequest::neighbours(&self.sensor, from, to).at(resolution);
+        if from < to { self.reader.scan(&request) } else { Ok(Scan::empty(&request)) }
+    }
+
+    /// Samples next to the range.
+    fn chunks(
+        &self,
+        from: i64,
+        to: i64,
+    ) -> Result<impl Iterator<Item = Result<Chunk, StoreError>> + Send + use<C>, StoreError> {
+        Ok(self.scan(from, to, Resolution::Readings)?.chunks())
+    }
+
+    /// The parts next to the range if a tier has windows of it.
+    fn windows(&self, from: i64, to: i64, resolution: i64) -> Result<Option<Scan>, StoreError> {
+        let lines = Resolution::Lines { every: Some(resolution), max_gap_ns: self.bound_ns() };
+        Ok(Some(self.scan(from, to, lines)?).filter(|scan| scan.resolution.is_some()))
     }
 
     /// Where a scan must begin to include the last sample before `time`; `time` if there is none in reach.
@@ -72,9 +105,8 @@ where
         &self.sensor
     }
 
-    /// The resolutions of all tiers, finest first.
-    pub fn resolutions(&self) -> Vec<i64> {
-        self.chunks.resolutions()
+    pub fn resolutions(&self) -> &[i64] {
+        &self.resolutions
     }
 
     pub(crate) fn path(&self) -> &Arc<str> {
@@ -86,7 +118,7 @@ where
         let (mut back, reach) = (self.bound_ns(), self.reach_ns());
         loop {
             let mut last = None;
-            for chunk in self.chunks.scan_beside(&self.sensor, time.saturating_sub(back), time)? {
+            for chunk in self.chunks(time.saturating_sub(back), time)? {
                 let chunk = chunk?;
                 last = chunk.times.last().map(|time| (*time, chunk.column.get(chunk.times.len() - 1))).or(last);
             }
@@ -103,7 +135,7 @@ where
         let mut back = self.bound_ns();
         loop {
             let from = time.saturating_sub(whole(back, resolution));
-            let scan = self.chunks.scan_lines(&self.sensor, from, time, Some(resolution), self.bound_ns())?;
+            let scan = self.windows(from, time, resolution)?;
             let last = scan.and_then(|scan| scan.parts.last()).transpose()?;
             if last.is_some() || !far || back >= self.reach_ns() {
                 return Ok(last);
@@ -117,7 +149,7 @@ where
         let mut ahead = self.bound_ns();
         loop {
             let to = time.saturating_add(whole(ahead, resolution));
-            let scan = self.chunks.scan_lines(&self.sensor, time, to, Some(resolution), self.bound_ns())?;
+            let scan = self.windows(time, to, resolution)?;
             let first = scan.and_then(|mut scan| scan.parts.next()).transpose()?;
             if first.is_some() || !far || ahead >= self.reach_ns() {
                 return Ok(first);
@@ -130,7 +162,7 @@ where
     pub fn sample_from(&self, time: i64) -> Result<Option<(i64, Option<Value>)>, QueryError> {
         let (mut ahead, reach) = (self.bound_ns(), self.reach_ns());
         loop {
-            if let Some(chunk) = self.chunks.scan_beside(&self.sensor, time, time.saturating_add(ahead))?.next() {
+            if let Some(chunk) = self.chunks(time, time.saturating_add(ahead))?.next() {
                 let chunk = chunk?;
                 return Ok(chunk.times.first().map(|time| (*time, chunk.column.get(0))));
             }
@@ -178,7 +210,7 @@ where
             return Ok(Some(false));
         }
         let around = spacing.saturating_mul(4);
-        for resolution in self.chunks.resolutions() {
+        for resolution in self.resolutions.iter().copied() {
             if around / resolution > WINDOWS_MAX {
                 continue;
             }
@@ -186,7 +218,7 @@ where
             let to = second.saturating_add(whole(around, resolution));
             let (from, to) =
                 (from.saturating_sub(from.rem_euclid(resolution)), to.saturating_sub(to.rem_euclid(resolution)));
-            let scan = self.chunks.scan_lines(&self.sensor, from, to, Some(resolution), self.bound_ns())?;
+            let scan = self.windows(from, to, resolution)?;
             let mut spans = Vec::new();
             for part in scan.into_iter().flat_map(|scan| scan.parts) {
                 spans.extend(reading_spans::spans(&part?));
@@ -204,7 +236,7 @@ where
         let mut back = least.min(most).max(1);
         loop {
             let mut times: VecDeque<i64> = VecDeque::with_capacity(2 * enough);
-            for chunk in self.chunks.scan_beside(&self.sensor, time.saturating_sub(back), time)? {
+            for chunk in self.chunks(time.saturating_sub(back), time)? {
                 let chunk = chunk?;
                 times.extend(&chunk.times[chunk.times.len().saturating_sub(enough)..]);
                 times.drain(..times.len().saturating_sub(enough));
@@ -221,7 +253,7 @@ where
         let mut ahead = least.min(most).max(1);
         loop {
             let mut times = Vec::with_capacity(enough);
-            for chunk in self.chunks.scan_beside(&self.sensor, time, time.saturating_add(ahead).saturating_add(1))? {
+            for chunk in self.chunks(time, time.saturating_add(ahead).saturating_add(1))? {
                 times.extend(chunk?.times.into_iter().take(enough - times.len()));
                 if times.len() >= enough {
                     break;
@@ -257,7 +289,7 @@ where
     E: Into<QueryError>,
     I: Iterator<Item = Result<Chunk, E>>,
     C: Deref,
-    C::Target: Chunks,
+    C::Target: SnapshotReader,
 {
     pub(crate) fn new(chunks: I, beside: NeighbourSamples<C>) -> Self {
         let holes = HoleDetector::of(&beside.sensor);
@@ -315,7 +347,7 @@ where
     E: Into<QueryError>,
     I: Iterator<Item = Result<Chunk, E>>,
     C: Deref,
-    C::Target: Chunks,
+    C::Target: SnapshotReader,
 {
     type Item = Result<JoinedSample, QueryError>;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Pattern, Value};
-use wholegrain_store::{Chunks, ReadStore, SensorId, SensorInfo, Store};
+use wholegrain_store::{ReadSnapshot, ReadStore, ScanRequest, SensorId, SensorInfo, SensorRange, Store, StoreError};
 
-use crate::virtuals::eval::ComputedChunks;
+use crate::virtuals::eval::ComputedSnapshot;
 use crate::virtuals::{VirtualSensors, merged};
 
 /// The newest value of a virtual sensor is searched for this many of its intervals before the newest time of its operands …
@@ -73,40 +73,48 @@ impl Space {
     }
 
     /// A snapshot of all readings that also computes the virtual ones among `sensors`.
-    pub fn chunks(&self, sensors: &[SensorInfo]) -> Box<dyn Chunks> {
+    pub fn snapshot_for(&self, sensors: &[SensorInfo]) -> Box<dyn ReadSnapshot> {
         let snapshot = Box::new(self.store.snapshot());
         if !sensors.iter().any(|sensor| sensor.id.is_computed()) {
             return snapshot;
         }
-        Box::new(ComputedChunks::new(snapshot, self.virtuals.clone(), self.store.derived()))
+        Box::new(ComputedSnapshot::new(snapshot, self.virtuals.clone(), self.store.derived()))
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
     pub fn newest(&self, sensors: &[SensorInfo]) -> Vec<Option<(i64, Option<Value>)>> {
         let ids: Vec<SensorId> = sensors.iter().map(|sensor| sensor.id).collect();
         let mut newest = self.store.newest(&ids);
-        let mut chunks = None;
+        let mut snapshot = None;
         for (sensor, newest) in sensors.iter().zip(&mut newest).filter(|(sensor, _)| sensor.id.is_computed()) {
-            let chunks = chunks.get_or_insert_with(|| self.chunks(std::slice::from_ref(sensor)));
-            *newest = newest_computed(chunks.as_ref(), sensor);
+            let snapshot = snapshot.get_or_insert_with(|| ReadStore::snapshot(self));
+            let found = newest_computed(snapshot.as_ref(), sensor);
+            *newest = found.unwrap_or_else(|error| {
+                tracing::warn!("computing {}: {error}", sensor.path);
+                None
+            });
         }
         newest
     }
 }
 
-fn newest_computed(chunks: &dyn Chunks, sensor: &SensorInfo) -> Option<(i64, Option<Value>)> {
-    let last = sensor.last_time?;
+fn newest_computed(
+    snapshot: &dyn ReadSnapshot,
+    sensor: &SensorInfo,
+) -> Result<Option<(i64, Option<Value>)>, StoreError> {
+    let Some(last) = sensor.last_time else { return Ok(None) };
     let interval = i64::try_from(sensor.interval_ns).unwrap_or(i64::MAX);
     let back = interval.saturating_mul(NEWEST_INTERVALS).max(NEWEST_NS_MIN);
-    let scanned = chunks.scan(sensor, last.saturating_sub(back), last.saturating_add(interval.max(1)));
+    let (from, to) = (last.saturating_sub(back), last.saturating_add(interval.max(1)));
+    let reader = snapshot.open(&mut std::iter::once(SensorRange { sensor, from, to }))?;
     let mut newest = None;
-    for chunk in scanned.inspect_err(|error| tracing::warn!("computing {}: {error}", sensor.path)).ok()? {
-        let Ok(chunk) = chunk.inspect_err(|error| tracing::warn!("computing {}: {error}", sensor.path)) else { break };
+    for chunk in reader.scan(&ScanRequest::readings(sensor, from, to))?.chunks() {
+        let chunk = chunk?;
         if let Some(time) = chunk.times.last() {
             newest = Some((*time, chunk.column.get(chunk.times.len() - 1)));
         }
     }
-    newest
+    Ok(newest)
 }
 
 impl ReadStore for Space {
@@ -122,8 +130,8 @@ impl ReadStore for Space {
         self.store.newest(ids)
     }
 
-    fn snapshot(&self) -> Box<dyn Chunks> {
-        Box::new(ComputedChunks::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.derived()))
+    fn snapshot(&self) -> Box<dyn ReadSnapshot> {
+        Box::new(ComputedSnapshot::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.derived()))
     }
 }
 

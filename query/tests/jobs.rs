@@ -13,7 +13,7 @@ use wholegrain_model::{
     Timestamp,
 };
 use wholegrain_query::jobs::JobScope;
-use wholegrain_query::{Agg, Op, Query, QueryResult, run, run_on};
+use wholegrain_query::{Agg, Op, Query, QueryResult, run, run_in_job};
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
@@ -165,7 +165,7 @@ fn query(pattern: &str, from: i64, to: i64) -> Query {
 fn of_job(store: &Store, job: &Arc<JobScope>, query: &Query) -> Rows {
     let mut sensors = store.sensors(&query.patterns);
     job.retain(&mut sensors);
-    rows(run_on(job.restrict(Box::new(store.snapshot())), sensors, query).unwrap())
+    rows(run_in_job(Box::new(store.snapshot()), job, sensors, query).unwrap())
 }
 
 /// What the same query gives over each sensor alone in its part of the range.
@@ -245,7 +245,8 @@ fn a_query_over_a_job_is_one_over_each_sensors_part_of_the_range() {
                 assert_eq!(rows, &wanted[name], "{name}, {query:?}, {:?}", job.places());
             }
             some += found.len();
-            let result = run_on(job.restrict(Box::new(store.snapshot())), store.sensors(&query.patterns[..1]), &query);
+            let sensors = store.sensors(&query.patterns[..1]);
+            let result = run_in_job(Box::new(store.snapshot()), &job, sensors, &query);
             tiered += usize::from(result.unwrap().tier.is_some());
         }
     }

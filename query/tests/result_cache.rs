@@ -14,12 +14,12 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, Timestamp,
     Value, ValueType,
 };
-use wholegrain_query::virtuals::eval::ComputedChunks;
+use wholegrain_query::virtuals::eval::ComputedSnapshot;
 use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands, VirtualSensors};
 use wholegrain_query::{Agg, Query, Space, run};
 use wholegrain_store::{
-    Chunks, Deletion, ImportSeries, Property, ReadStore, Reading, SchemalessSensor, SensorId, SensorInfo,
-    SensorSetting, Store, StoreConfig,
+    Deletion, ImportSeries, Property, ReadSnapshot, ReadStore, Reading, ScanRequest, SchemalessSensor, SensorId,
+    SensorInfo, SensorSetting, Store, StoreConfig,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -72,8 +72,8 @@ struct Uncached {
 }
 
 impl Uncached {
-    fn chunks(&self) -> ComputedChunks {
-        ComputedChunks::new(Box::new(self.space.store().snapshot()), self.virtuals.clone(), None)
+    fn snapshot(&self) -> ComputedSnapshot {
+        ComputedSnapshot::new(Box::new(self.space.store().snapshot()), self.virtuals.clone(), None)
     }
 }
 
@@ -86,8 +86,8 @@ impl ReadStore for Uncached {
         self.space.store().newest(ids)
     }
 
-    fn snapshot(&self) -> Box<dyn Chunks> {
-        Box::new(self.chunks())
+    fn snapshot(&self) -> Box<dyn ReadSnapshot> {
+        Box::new(self.snapshot())
     }
 }
 
@@ -433,7 +433,7 @@ impl World {
         let sensors = self.space().sensors(&[Pattern::new("/v/*").unwrap()]);
         let sensor = self.random.of(&sensors).clone();
         let (from, to) = self.range(40);
-        let (with, without) = (self.space().chunks(&sensors), self.uncached().chunks());
+        let (with, without) = (self.space().snapshot_for(&sensors), self.uncached().snapshot());
         let expected = rows(&without, &sensor, from, to, || ());
         let (change, mut chunks_before) = (self.random.below(5), self.random.below(2) as i64);
         let found = rows(with.as_ref(), &sensor, from, to, || {
@@ -553,14 +553,15 @@ fn answer(store: &dyn ReadStore, query: &Query) -> Vec<(String, i64, Option<f64>
 
 /// The rows of a scan; before and after each chunk something may happen.
 fn rows(
-    chunks: &dyn Chunks,
+    snapshot: &dyn ReadSnapshot,
     sensor: &SensorInfo,
     from: i64,
     to: i64,
     mut then: impl FnMut(),
 ) -> Vec<(i64, Option<u64>)> {
     let mut rows = Vec::new();
-    let found = chunks.scan(sensor, from, to).unwrap();
+    let reader = snapshot.open(&mut std::iter::empty()).unwrap();
+    let found = reader.scan(&ScanRequest::readings(sensor, from, to)).unwrap().chunks();
     then();
     for chunk in found {
         let chunk = chunk.unwrap();

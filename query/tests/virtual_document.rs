@@ -120,7 +120,7 @@ fn it_names_every_function_and_bound() {
         (EXPRESSION_BYTES_MAX, "bytes"),
         (NODES_MAX, "numbers"),
         (NESTED_MAX, "parentheses"),
-        (DEPTH_MAX, "operations on"),
+        (DEPTH_MAX, "nested operations"),
         (OPERANDS_MAX, "directly"),
         (CHAIN_MAX, "from the other"),
         (DEFINITIONS_MAX, "definitions"),

@@ -17,13 +17,13 @@ pub mod backup;
 mod block;
 mod catalogue;
 mod chunk;
-mod chunks;
 mod clock;
 mod computed;
 mod config;
 mod database;
 mod delete;
 pub mod disk;
+mod embedded;
 mod error;
 mod expiry;
 pub mod holes;
@@ -46,6 +46,7 @@ mod properties;
 mod publish;
 mod quarantine;
 mod ranges;
+mod read_store;
 mod readings;
 mod registration;
 pub mod registry;
@@ -70,7 +71,6 @@ mod view;
 pub use append::{AppendCallback, AppendOutcome};
 pub use block::windows::{TierWindow, TierWindows, WindowColumns, WindowEdge, WindowEdges, WindowLines};
 pub use chunk::Chunk;
-pub use chunks::{CHUNK_ROWS_MAX, ChunkIter, ChunkStore, Chunks, Put, ReadStore};
 pub use clock::Clock;
 pub use computed::key::{CacheKey, PIECE_BYTES_MAX, SnapshotVersion};
 pub use computed::{CachedResults, ResultCache};
@@ -83,6 +83,10 @@ pub use jobs::{JobAllocation, JobRun, JobSearchResult};
 pub use live::{LiveBatch, LiveItem};
 pub use losses::{LossRecord, loss_records};
 pub use maintenance::{CancellableProgress, CompactionReport, SUBTREES_MAX, SubtreeUsage};
+pub use read_store::{
+    CHUNK_ROWS_MAX, ChunkIter, ReadSnapshot, ReadStore, Resolution, Scan, ScanPart, ScanPartIter, ScanRequest,
+    SensorRange, SnapshotReader,
+};
 pub use readings::{LiveReadings, READINGS_MAX, Reading, SchemalessSensor};
 pub use retention::rules::RuleInForce;
 pub use sensors::info::{SensorId, SensorInfo};
@@ -90,5 +94,4 @@ pub use settings::{Property, PropertyOrigins, PropertySetting, SETTINGS_MAX, Sen
 pub use snapshot::Snapshot;
 pub use stats::{OpenReport, StoreStats};
 pub use store::Store;
-pub use tiers::scan::{LineScan, ScanPartIter};
-pub use tiers::{ScanPart, TIERS_MAX, check_tiers};
+pub use tiers::{TIERS_MAX, check_tiers};

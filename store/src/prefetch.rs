@@ -14,12 +14,12 @@ use crate::scan::TimeOrder;
 
 /// The most bytes of values decoded ahead for one group.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// The most bytes of values and times decoded ahead for one snapshot; over it the group not used for longest gives up its columns.
+/// The most bytes of values and times decoded ahead for one reader; over it the group not used for longest gives up its columns.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
 /// Decoding a batch as a whole costs about as much as stepping over its columns so many times.
 const WHOLE_BATCH_COLUMNS: usize = 8;
 
-/// What one snapshot has decoded ahead.
+/// What one reader has decoded ahead.
 #[derive(Default)]
 pub(crate) struct DecodedColumns(Mutex<DecodedColumnsContent>);
 
@@ -45,15 +45,15 @@ impl DecodedGroupColumns {
 }
 
 impl DecodedColumns {
-    /// These columns will be asked for next, in this order.
-    pub fn expect(&self, places: impl Iterator<Item = (SchemaHash, u32)>) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = DecodedColumnsContent::default();
+    /// For scans of these columns, in this order.
+    pub fn new(places: impl Iterator<Item = (SchemaHash, u32)>) -> Self {
+        let mut expected: HashMap<SchemaHash, VecDeque<u32>> = HashMap::new();
         for (schema, column) in places {
-            state.expected.entry(schema).or_default().push_back(column);
+            expected.entry(schema).or_default().push_back(column);
         }
-        // One alone is decoded as well when it is asked for.
-        state.expected.retain(|_, columns| columns.len() > 1);
+        // A single column is decoded by its scan.
+        expected.retain(|_, columns| columns.len() > 1);
+        Self(Mutex::new(DecodedColumnsContent { expected, groups: Vec::new() }))
     }
 
     /// One sensor's readings out of the batches of `from <= time < to`, in time order. `None` when it was not expected: nothing is decoded

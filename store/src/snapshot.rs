@@ -16,6 +16,7 @@ use crate::computed::key::SnapshotVersion;
 use crate::live::{LiveBatch, LiveSegment};
 use crate::live_columns::{chunks, join, present, rows_of};
 use crate::prefetch::DecodedColumns;
+use crate::read_store::ChunkIter;
 use crate::retention::policy::RetentionPolicy;
 use crate::scan::{MergeInput, MergedChunks, split};
 use crate::store::Shared;
@@ -34,6 +35,7 @@ pub struct Snapshot {
     pub(crate) version: SnapshotVersion,
     /// Batches that came into the open segment later are not in it.
     watermark: u64,
+    /// Shared by the scans of one reader.
     ahead: Arc<DecodedColumns>,
     /// What the scans met that their answers do not show.
     notes: Arc<Mutex<BTreeSet<String>>>,
@@ -75,9 +77,15 @@ impl Snapshot {
         }
     }
 
-    /// Notes what is known to be gone of a sensor's readings in the range.
-    pub fn prepare_notes(&self, path: &str, from: i64, to: i64) {
-        self.note_gone(path, (from, to), from.max(self.policy.hidden_before(path, self.retained_at)));
+    /// What retention has removed of each sensor's readings in its range.
+    pub(crate) fn removed_in(&self, ranges: &mut dyn Iterator<Item = (&str, i64, i64)>) -> Vec<String> {
+        let mut notes = BTreeSet::new();
+        for (path, from, to) in ranges {
+            if notes.len() < NOTES_MAX {
+                notes.extend(self.removed_of(path, from, to));
+            }
+        }
+        notes.into_iter().collect()
     }
 
     /// First and last time, and resolution, of the tiers whose blocks are gone.
@@ -96,8 +104,9 @@ impl Snapshot {
         self.gone().iter().any(|(first, last, _)| *first < to && *last >= from)
     }
 
-    /// Says that windows are there where readings are not any more.
-    fn note_gone(&self, path: &str, (from, to): (i64, i64), shown_from: i64) {
+    /// A note if retention has removed readings of the range and kept windows of it.
+    fn removed_of(&self, path: &str, from: i64, to: i64) -> Option<String> {
+        let shown_from = from.max(self.policy.hidden_before(path, self.retained_at));
         let gone = self.gone();
         let is_shown = |(_, last, resolution_ns): &(i64, i64, i64), to: i64| {
             self.policy.tier_hidden_before(path, self.retained_at, *resolution_ns) <= (*last).min(to)
@@ -109,21 +118,20 @@ impl Snapshot {
         let hidden = self.view.tiers.iter().map(span_of).filter(|span| shown_from > from && in_range(span, hidden_to));
         let hidden =
             hidden.filter(|span| is_shown(span, hidden_to)).map(|(.., resolution_ns)| (shown_from, resolution_ns));
-        let found = spans.chain(hidden).reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)));
-        if let Some((until, resolution)) = found {
-            let (until, every) = (Timestamp(until.min(to)), Interval::from_ns(resolution.cast_unsigned()));
-            self.note(format!(
-                "readings up to {until} are out of their retention and missing here; windows of {every} or its multiples may still be there (every={every})"
-            ));
-        }
+        let (until, resolution) = spans.chain(hidden).reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))?;
+        let (until, every) = (Timestamp(until.min(to)), Interval::from_ns(resolution.cast_unsigned()));
+        Some(format!(
+            "readings up to {until} are out of their retention and missing here; windows of {every} or its multiples may still be there (every={every})"
+        ))
     }
 
-    /// Tells which sensors will be scanned next, in which order and each once: what is not sealed of them is then decoded together,
-    /// within a bound in bytes. The answers are the same without it.
-    pub fn expect(&self, ids: &[SensorId]) {
+    /// The same snapshot for scans of these sensors, one each in this order: their readings that are not sealed are decoded together, within a bound
+    /// in bytes.
+    pub(crate) fn prefetching(&self, ids: impl Iterator<Item = SensorId>) -> Self {
         let sensors = self.shared.sensors();
-        let places = ids.iter().flat_map(|id| sensors.places(*id).to_vec());
-        self.ahead.expect(places.map(|place| (sensors.schema_at(place.schema).hash(), place.column)));
+        let places = ids.flat_map(|id| sensors.places(id).to_vec());
+        let ahead = DecodedColumns::new(places.map(|place| (sensors.schema_at(place.schema).hash(), place.column)));
+        Self { ahead: Arc::new(ahead), ..self.clone() }
     }
 
     /// Files of blocks that overlap `from <= time < to` and could not be read, as far as is known now: before the scans those found
@@ -170,29 +178,23 @@ impl Snapshot {
     /// The readings of a sensor with `from <= time < to` in time order, chunk by chunk, none larger than 65,536 rows. Where a time
     /// came twice, the later arrival counts. A chunk holds integers or floats; a sensor that changed its type gives both.
     /// A block that turns out damaged is left out, logged and counted in [`crate::StoreStats::damaged_blocks`].
-    pub fn scan(
-        &self,
-        id: SensorId,
-        from: i64,
-        to: i64,
-    ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
-        if let Some(path) = self.shared.sensors().path(id) {
-            self.prepare_notes(&path, from, to);
-        }
-        self.scan_shown(id, from, to)
+    pub fn scan(&self, id: SensorId, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        Ok(Box::new(self.noted(id, from, to)?))
     }
 
-    /// The same without a note of what retention has dropped.
-    pub(crate) fn scan_shown(
-        &self,
-        id: SensorId,
-        from: i64,
-        to: i64,
-    ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
-        let Some(path) = self.shared.sensors().path(id) else { return Ok(Box::new(std::iter::empty())) };
+    /// The same without a box.
+    pub(crate) fn noted(&self, id: SensorId, from: i64, to: i64) -> Result<MergedChunks<'static>, StoreError> {
+        let note = self.shared.sensors().path(id).and_then(|path| self.removed_of(&path, from, to));
+        note.into_iter().for_each(|note| self.note(note));
+        self.merged(id, from, to)
+    }
+
+    /// The same without a note of what retention has removed.
+    pub(crate) fn merged(&self, id: SensorId, from: i64, to: i64) -> Result<MergedChunks<'static>, StoreError> {
+        let Some(path) = self.shared.sensors().path(id) else { return Ok(MergedChunks::new(Vec::new())) };
         let from = from.max(self.policy.hidden_before(&path, self.retained_at));
         if from >= to {
-            return Ok(Box::new(std::iter::empty()));
+            return Ok(MergedChunks::new(Vec::new()));
         }
         let mut inputs = Vec::new();
         for block in &self.view.blocks {
@@ -201,7 +203,7 @@ impl Snapshot {
             }
         }
         inputs.extend(self.live_inputs(id, from, to));
-        Ok(Box::new(MergedChunks::new(inputs)))
+        Ok(MergedChunks::new(inputs))
     }
 
     /// The sensor's rows of a block, if it has any in the range.

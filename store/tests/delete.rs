@@ -85,10 +85,7 @@ fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> ValuesBySensor 
     let snapshot = store.snapshot();
     let mut sums = ValuesBySensor::new();
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
-        let parts = snapshot.scan_windows(sensor.id, from, to, Some(every)).unwrap();
-        let parts = parts.unwrap_or_else(|| {
-            Box::new(snapshot.scan(sensor.id, from, to).unwrap().map(|chunk| chunk.map(ScanPart::Readings)))
-        });
+        let parts = support::windows(&snapshot, &sensor, (from, to), every).unwrap().parts;
         let mut add = |time: i64, value: Option<Value>| {
             let Some(Value::Int(value)) = value else { panic!() };
             *sums.entry((sensor.path.to_string(), (time - START) / every)).or_default() += value;

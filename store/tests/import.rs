@@ -295,11 +295,11 @@ fn readings_imported_again_after_retention_took_them_count_once() {
     let config = StoreConfig { retention: vec![rule], ..manual(dir.path()) };
     let store = Store::open(config).unwrap().0;
     let rows: Vec<(i64, Option<f64>)> = (0..720).map(|at| (at * 10 + 3, Some((at % 7) as f64))).collect();
-    let sensor = || store.sensor_id("/i/a").unwrap();
+    let sensor = || store.sensors(&[Pattern::new("/i/a").unwrap()]).remove(0);
     let counts = || -> Vec<u64> {
         let snapshot = store.snapshot();
-        let parts =
-            snapshot.scan_windows(sensor(), START, START + 7200 * SECOND, Some(3600 * SECOND)).unwrap().unwrap();
+        let range = (START, START + 7200 * SECOND);
+        let parts = support::windows(&snapshot, &sensor(), range, 3600 * SECOND).unwrap().parts;
         let mut counts = vec![0; 2];
         for part in parts {
             let ScanPart::Windows(windows) = part.unwrap() else { panic!("readings") };
@@ -324,8 +324,8 @@ fn readings_imported_again_after_retention_took_them_count_once() {
     assert_eq!(counts(), [360, 360]);
     let notes = {
         let snapshot = store.snapshot();
-        let parts =
-            snapshot.scan_windows(sensor(), START, START + 7200 * SECOND, Some(3600 * SECOND)).unwrap().unwrap();
+        let range = (START, START + 7200 * SECOND);
+        let parts = support::windows(&snapshot, &sensor(), range, 3600 * SECOND).unwrap().parts;
         parts.for_each(|part| drop(part.unwrap()));
         snapshot.notes()
     };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorDef, SensorPath, Timestamp};
 use wholegrain_store::verify::{VerifyReport, verify};
-use wholegrain_store::{Chunks, LossRecord, OpenReport, Store, StoreConfig, StoreError, loss_records};
+use wholegrain_store::{LossRecord, OpenReport, ReadSnapshot, Store, StoreConfig, StoreError, loss_records};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -76,7 +76,7 @@ fn verified(dir: &Path) -> VerifyReport {
 }
 
 fn warnings(store: &Store, from: i64, to: i64) -> Vec<String> {
-    Chunks::warnings(&store.snapshot(), START + from * SECOND, START + to * SECOND)
+    ReadSnapshot::warnings(&store.snapshot(), START + from * SECOND, START + to * SECOND)
 }
 
 /// The loss is found by verifying before a start, on record after it, after another and after a seal, and until it is acknowledged.

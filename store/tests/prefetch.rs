@@ -1,9 +1,13 @@
-//! Scanning many sensors of a group after `Snapshot::expect` gives what scanning them one by one gives.
+//! A reader that has prefetched many sensors of a group gives the same as scans without a prefetch.
+
+use std::sync::Arc;
 
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath, ValueType,
 };
-use wholegrain_store::{Chunk, SensorId, Snapshot, Store, StoreConfig};
+use wholegrain_store::{
+    Chunk, ReadSnapshot, ScanRequest, SensorInfo, SensorRange, Snapshot, SnapshotReader, Store, StoreConfig,
+};
 use wholegrain_transport::payload::encode_batch;
 
 fn schema(sensors: usize, floats_every: usize) -> Schema {
@@ -31,25 +35,33 @@ fn send(store: &Store, schema: &Schema, seq: u64, times: &[i64]) {
     store.append_blocking(encode_batch(&Batch { header, times: times.to_vec(), columns }).into()).unwrap();
 }
 
-fn scan(snapshot: &Snapshot, id: SensorId, (from, to): (i64, i64)) -> Vec<Chunk> {
-    snapshot.scan(id, from, to).unwrap().map(Result::unwrap).collect()
+fn scan(reader: &dyn SnapshotReader, sensor: &SensorInfo, (from, to): (i64, i64)) -> Vec<Chunk> {
+    reader.scan(&ScanRequest::readings(sensor, from, to)).unwrap().chunks().map(Result::unwrap).collect()
+}
+
+fn open_for(snapshot: &Snapshot, sensors: &[SensorInfo], (from, to): (i64, i64)) -> Arc<dyn SnapshotReader> {
+    snapshot.open(&mut sensors.iter().map(|sensor| SensorRange { sensor, from, to })).unwrap()
 }
 
 #[track_caller]
 fn check(store: &Store, ranges: &[(i64, i64)]) {
-    let ids: Vec<SensorId> = store.sensors(&[Pattern::new("/**").unwrap()]).iter().map(|sensor| sensor.id).collect();
-    let plain = store.snapshot();
+    let sensors = store.sensors(&[Pattern::new("/**").unwrap()]);
+    let plain = open_for(&store.snapshot(), &[], (0, 0));
     for &range in ranges {
-        let expected: Vec<_> = ids.iter().map(|id| scan(&plain, *id, range)).collect();
-        for order in [ids.clone(), ids.iter().rev().copied().collect(), ids.iter().step_by(3).copied().collect()] {
-            let snapshot = store.snapshot();
-            snapshot.expect(&order);
+        let expected: Vec<_> = sensors.iter().map(|sensor| scan(plain.as_ref(), sensor, range)).collect();
+        let orders: [Vec<SensorInfo>; 3] =
+            [sensors.clone(), sensors.iter().rev().cloned().collect(), sensors.iter().step_by(3).cloned().collect()];
+        for order in orders {
+            let reader = open_for(&store.snapshot(), &order, range);
             // Scanned in an order of its own now and then, some twice, and of several ranges: it may cost, it must not change anything.
-            for (at, id) in order.iter().enumerate().flat_map(|(i, id)| vec![(i, id); 1 + usize::from(i % 5 == 0)]) {
-                let before = if at % 4 == 3 { scan(&snapshot, order[at - 2], range) } else { Vec::new() };
-                let of = |id: &SensorId| &expected[ids.iter().position(|other| other == id).unwrap()];
+            for (at, sensor) in
+                order.iter().enumerate().flat_map(|(i, sensor)| vec![(i, sensor); 1 + usize::from(i % 5 == 0)])
+            {
+                let before = if at % 4 == 3 { scan(reader.as_ref(), &order[at - 2], range) } else { Vec::new() };
+                let of =
+                    |sensor: &SensorInfo| &expected[sensors.iter().position(|other| other.id == sensor.id).unwrap()];
                 assert!(before.is_empty() || &before == of(&order[at - 2]), "{range:?}");
-                assert_eq!(&scan(&snapshot, *id, range), of(id), "{range:?}, sensor {at}");
+                assert_eq!(&scan(reader.as_ref(), sensor, range), of(sensor), "{range:?}, sensor {at}");
             }
         }
     }

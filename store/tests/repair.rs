@@ -245,8 +245,8 @@ fn hours(store: &Store) -> BTreeMap<(String, i64), i64> {
     let snapshot = store.snapshot();
     let hour = 3_600 * SECOND;
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
-        let parts = snapshot.scan_windows(sensor.id, START, START + DAY, Some(hour)).unwrap();
-        for part in parts.into_iter().flatten() {
+        let scan = support::windows(&snapshot, &sensor, (START, START + DAY), hour).unwrap();
+        for part in scan.parts.take_while(|_| scan.resolution.is_some()) {
             let mut add = |time: i64, value: Option<Value>| {
                 let Some(Value::Int(value)) = value else { panic!() };
                 *sums.entry((sensor.path.to_string(), time / hour)).or_default() += value;

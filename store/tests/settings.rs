@@ -11,7 +11,8 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, ValueType,
 };
 use wholegrain_store::{
-    Property, ScanPart, SchemalessSensor, SensorInfo, SensorSetting, SetReport, Store, StoreConfig, StoreError,
+    Property, Resolution, ScanPart, ScanRequest, SchemalessSensor, SensorInfo, SensorSetting, SetReport,
+    SnapshotReader, Store, StoreConfig, StoreError,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -212,9 +213,10 @@ fn compacting_writes_tiers_again_whose_sensors_have_another_interval() {
     let power = info(&store, "/lrz/n1/power");
     // Whether windows with lines answer where readings up to three intervals apart are joined.
     let has_lines = |seconds: i64| {
-        let bound_ns = 3 * seconds * SECOND;
-        let scan = store.snapshot().scan_lines(power.id, 0, DAY, Some(300 * SECOND), bound_ns).unwrap();
-        scan.is_some_and(|mut scan| scan.parts.any(|part| matches!(part.unwrap(), ScanPart::Windows(_))))
+        let lines = Resolution::Lines { every: Some(300 * SECOND), max_gap_ns: 3 * seconds * SECOND };
+        let request = ScanRequest::readings(&power, 0, DAY).at(lines);
+        let mut scan = SnapshotReader::scan(&store.snapshot(), &request).unwrap();
+        scan.parts.any(|part| matches!(part.unwrap(), ScanPart::Windows(_)))
     };
     assert_eq!((has_lines(20), has_lines(10)), (true, false));
     store.compact(now, &mut |_, _| true).unwrap();

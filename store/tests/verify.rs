@@ -68,10 +68,7 @@ fn ask(store: &Store) -> Result<(StoredAnswer, SensorSums, bool), StoreError> {
                 rows.insert((sensor.path.to_string(), *time), chunk.column.get(at));
             }
         }
-        let parts = match snapshot.scan_windows(sensor.id, from, to, Some(3_600 * SECOND))? {
-            Some(parts) => parts,
-            None => Box::new(snapshot.scan(sensor.id, from, to)?.map(|chunk| chunk.map(ScanPart::Readings))),
-        };
+        let parts = support::windows(&snapshot, &sensor, (from, to), 3_600 * SECOND)?.parts;
         let mut add = |time: i64, value: Value| {
             *sums.entry((sensor.path.to_string(), time / (3_600 * SECOND))).or_insert(0.0) += value.as_f64();
         };

@@ -1,14 +1,14 @@
 //! The checks of every store of readings, on the stores that there are.
 
-use wholegrain_store::{ChunkStore, Store, StoreConfig};
+use wholegrain_store::{Store, StoreConfig};
 use wholegrain_testing::conformance::memory::{Fault, Memory};
-use wholegrain_testing::conformance::{Place, run};
+use wholegrain_testing::conformance::{Place, WritableStore, run};
 
 /// A directory with the embedded store.
 struct Directory(tempfile::TempDir);
 
 impl Place for Directory {
-    fn open(&self) -> Box<dyn ChunkStore> {
+    fn open(&self) -> Box<dyn WritableStore> {
         let (store, report) = Store::open(StoreConfig::new(self.0.path().join("store"))).expect("the store opens");
         assert!(report.is_clean(), "{report:?}");
         Box::new(store)

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::{ColumnValues, Timestamp, Value};
-use wholegrain_store::{Chunk, Chunks, ScanPart, TierWindows, WindowColumns as TierRows, WindowEdge};
+use wholegrain_store::{Chunk, ScanPart, SnapshotReader, TierWindows, WindowColumns as TierRows, WindowEdge};
 
 use super::aggregate::run;
 use super::fold::{FloatSum, sum};
@@ -74,7 +74,7 @@ struct TierRow {
 
 impl<C: Deref> TimeWeightedMeans<C>
 where
-    C::Target: Chunks,
+    C::Target: SnapshotReader,
 {
     /// The means of the windows that these parts have readings of, all of them within `range`.
     pub fn of<I>(
@@ -169,7 +169,7 @@ where
     ) -> Result<Option<T>, QueryError> {
         let Some(than) = self.resolution else { return Ok(None) };
         let is_edge = |resolution: &i64| *resolution > than && time % *resolution == 0;
-        let found = self.beside.resolutions().into_iter().filter(is_edge).map(find);
+        let found = self.beside.resolutions().iter().copied().filter(is_edge).map(find);
         found.filter_map(Result::transpose).next().transpose()
     }
 
@@ -524,7 +524,7 @@ fn uneven<T>(times: &[i64], values: &[T], float: impl Fn(&T) -> f64) -> f64 {
 
 impl<C: Deref> WindowFold<ScanPart> for TimeWeightedMeans<C>
 where
-    C::Target: Chunks,
+    C::Target: SnapshotReader,
 {
     fn take(&mut self, part: ScanPart) -> Result<(), QueryError> {
         match part {

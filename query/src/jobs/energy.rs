@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Conversion, Kind, Pattern, Unit, Value};
-use wholegrain_store::{Chunks, SensorInfo};
+use wholegrain_store::{ReadSnapshot, ScanRequest, SensorInfo, SensorRange};
 
 use crate::QueryError;
 use crate::columns::fold::FloatSum;
@@ -227,7 +227,7 @@ pub struct MeasuredEnergy {
 
 /// The energy that one sensor measured in the time of `weights`, weighted by them.
 pub fn measure(
-    chunks: &dyn Chunks,
+    snapshot: &dyn ReadSnapshot,
     source: &EnergySource,
     weights: &ShareWeights,
 ) -> Result<MeasuredEnergy, QueryError> {
@@ -236,14 +236,14 @@ pub fn measure(
     if from >= to {
         return Ok(MeasuredEnergy::default());
     }
-    chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
+    let reader = snapshot.open(&mut std::iter::once(SensorRange { sensor, from, to }))?;
     // Adds raw values; the sum is scaled and converted once.
     let mut deltas = DifferenceOp::new(Op::Delta, sensor.kind, sensor.wraps_at, Scale::ONE);
     let (mut previous, mut step) = (None::<(i64, f64)>, 0);
     let (mut joules, mut covered_ns) = (FloatSum::default(), 0);
-    let beside = NeighbourSamples::new(chunks, sensor);
-    let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
-    for sample in JoinedSamples::new(scan, beside) {
+    let beside = NeighbourSamples::new(reader.as_ref(), sensor);
+    let scan = reader.scan(&ScanRequest::readings(sensor, beside.back(from)?, beside.ahead(to)?))?;
+    for sample in JoinedSamples::new(scan.chunks(), beside) {
         let sample = sample?;
         let (JoinedSample { time, value, joined }, delta) = (sample, deltas.step(&sample));
         let value = value.map(Value::as_f64).filter(|value| !value.is_nan());
@@ -280,11 +280,13 @@ fn seconds(ns: i64) -> f64 {
 }
 
 /// The increase of a counter from `from` to `to`, as far as there are readings; `None` without any.
-pub fn rise(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<Option<f64>, QueryError> {
+pub fn rise(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64) -> Result<Option<f64>, QueryError> {
+    let reader = snapshot.open(&mut std::iter::once(SensorRange { sensor, from, to }))?;
     let mut deltas = DifferenceOp::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale));
     let mut sum: Option<FloatSum> = None;
-    let beside = NeighbourSamples::new(chunks, sensor);
-    for sample in JoinedSamples::new(chunks.scan(sensor, beside.back(from)?, to)?, beside) {
+    let beside = NeighbourSamples::new(reader.as_ref(), sensor);
+    let scan = reader.scan(&ScanRequest::readings(sensor, beside.back(from)?, to))?;
+    for sample in JoinedSamples::new(scan.chunks(), beside) {
         let sample = sample?;
         if let Some(delta) = deltas.step(&sample).filter(|_| sample.time >= from) {
             sum.get_or_insert_default().add(delta);

@@ -1,13 +1,11 @@
 //! Queries over jobs: where a job was, when, and which sensors are its own.
 //!
-//! - In: a job's records ([`JobScope::find`]); sensors and readings of any kind ([`Chunks`]).
-//! - Out: the sensors that are the job's ([`JobScope::retain`]); the same readings, of each sensor only those of the job's time on its node
-//!   ([`JobScope::restrict`]).
+//! - In: a job's records ([`JobScope::find`]); sensors, and a snapshot of readings.
+//! - Out: the sensors that are the job's ([`JobScope::retain`]), and the job's time on the node of each ([`JobScope::place`]).
 //! - Never: another job's sensors; a reading from before the job came to a node or after it left.
 //!
-//! `scope.rs` says which sensors are a job's, `during.rs` restricts readings, `statistics.rs` and `energy.rs` say what they come to.
+//! `scope.rs` says which sensors are a job's; `statistics.rs` and `energy.rs` read them.
 
-mod during;
 pub mod energy;
 mod scope;
 pub mod statistics;
@@ -19,13 +17,23 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use wholegrain_model::{Column, ColumnValues, Gaps, Kind, ValueType};
-    use wholegrain_store::{Chunk, ChunkIter, Chunks, SensorId, SensorInfo, StoreError};
+    use wholegrain_store::{
+        Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
+    };
 
     /// Readings of whatever sensor, in chunks of seven.
+    #[derive(Clone)]
     pub struct Fake(pub Vec<(i64, f64)>);
 
-    impl Chunks for Fake {
-        fn scan(&self, _: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+    impl ReadSnapshot for Fake {
+        fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+            Ok(Arc::new(self.clone()))
+        }
+    }
+
+    impl SnapshotReader for Fake {
+        fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+            let ScanRequest { from, to, .. } = *request;
             let inside: Vec<_> = self.0.iter().copied().filter(|(time, _)| (from..to).contains(time)).collect();
             let chunks = inside.chunks(7).map(|part| {
                 let values = ColumnValues::Float(part.iter().map(|reading| reading.1).collect());
@@ -34,7 +42,7 @@ pub(crate) mod tests {
                     column: Column { values, gaps: Gaps::default() },
                 })
             });
-            Ok(Box::new(chunks.collect::<Vec<_>>().into_iter()))
+            Ok(Scan::of_chunks(request, chunks.collect::<Vec<_>>().into_iter()))
         }
     }
 

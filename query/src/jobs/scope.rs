@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
-use wholegrain_store::{Chunks, JobRow, JobSearchResult, SensorInfo, Store, StoreError};
-
-use super::during::SensorsDuringJob;
+use wholegrain_store::{JobRow, JobSearchResult, SensorInfo, Store, StoreError};
 
 /// The level below an agent's prefix that jobs' sensors are below.
 const JOB: &str = "job";
@@ -191,12 +188,6 @@ impl JobScope {
     /// Removes sensors that do not belong to the job.
     pub fn retain(&self, sensors: &mut Vec<SensorInfo>) {
         sensors.retain(|sensor| self.place(&sensor.path).is_some());
-    }
-
-    /// Restricts `chunks` to the job's time on each node: a query then treats each sensor as if its range were the
-    /// job's.
-    pub fn restrict(self: &Arc<Self>, chunks: Box<dyn Chunks>) -> Box<dyn Chunks> {
-        Box::new(SensorsDuringJob::new(chunks, self.clone()))
     }
 }
 

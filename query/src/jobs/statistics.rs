@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 use wholegrain_model::{Kind, Value};
-use wholegrain_store::{Chunks, SensorInfo};
+use wholegrain_store::{ReadSnapshot, ScanRequest, SensorInfo, SensorRange, SnapshotReader};
 
 use super::JobScope;
 use crate::ops::DifferenceOp;
@@ -131,12 +131,12 @@ struct NodeTotals {
     greatest: Option<(f64, Box<str>)>,
 }
 
-/// Passes the statistics of each sensor to `take`, by path, until it returns false, and returns those over nodes. `chunks` are not restricted to the job;
+/// Passes the statistics of each sensor to `take`, by path, until it returns false, and returns those over nodes. `snapshot` is not restricted to the job;
 /// `sensors` are the job's. The range is cut to the job's time on each node; `now` is the end of a running job.
-pub fn statistics(
-    job: &JobScope,
-    chunks: &dyn Chunks,
-    sensors: &[SensorInfo],
+pub fn statistics<'a>(
+    job: &'a JobScope,
+    snapshot: &dyn ReadSnapshot,
+    sensors: &'a [SensorInfo],
     (from, to): (i64, i64),
     now: i64,
     mut take: impl FnMut(&NodeStatistics<'_>) -> bool,
@@ -150,14 +150,15 @@ pub fn statistics(
         )));
     }
     let mut over: BTreeMap<(String, String), NodeTotals> = BTreeMap::new();
-    chunks.prefetch(sensors);
-    for sensor in sensors {
-        let Some((place, below)) = job.place(&sensor.path) else { continue };
+    let on_node = |sensor: &'a SensorInfo| {
+        let (place, below) = job.place(&sensor.path)?;
         let (from, to) = (from.max(place.from), to.min(if place.to == i64::MAX { now } else { place.to }));
-        if from >= to {
-            continue;
-        }
-        let (tally, covered_ns) = tally(chunks, sensor, from, to)?;
+        (from < to).then_some((place, below, SensorRange { sensor, from, to }))
+    };
+    let reader = snapshot.open(&mut sensors.iter().filter_map(on_node).map(|(.., range)| range))?;
+    for (place, below, range) in sensors.iter().filter_map(on_node) {
+        let SensorRange { sensor, from, to } = range;
+        let (tally, covered_ns) = tally(reader.as_ref(), range)?;
         let op = (sensor.kind == Kind::Counter).then_some(Op::Rate);
         let unit = unit_of(&sensor.unit, op, None);
         let (spread, time_ns) = (tally.spread(), (to - from) as f64);
@@ -208,15 +209,15 @@ impl NodeTotals {
 }
 
 /// The values of one sensor in a range, and how much of it is covered, in ns.
-fn tally(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<(RunningStatistics, i64), QueryError> {
-    chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
-    let beside = NeighbourSamples::new(chunks, sensor);
-    let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
+fn tally(reader: &dyn SnapshotReader, range: SensorRange<'_>) -> Result<(RunningStatistics, i64), QueryError> {
+    let SensorRange { sensor, from, to } = range;
+    let beside = NeighbourSamples::new(reader, sensor);
+    let scan = reader.scan(&ScanRequest::readings(sensor, beside.back(from)?, beside.ahead(to)?))?;
     let scale = Scale::new(sensor.scale);
     let mut rates =
         (sensor.kind == Kind::Counter).then(|| DifferenceOp::new(Op::Rate, sensor.kind, sensor.wraps_at, scale));
     let (mut tally, mut covered, mut previous) = (RunningStatistics::default(), 0, None);
-    for sample in JoinedSamples::new(scan, beside) {
+    for sample in JoinedSamples::new(scan.chunks(), beside) {
         let sample = sample?;
         let (time, value) = (sample.time, sample.value.filter(|value| !value.as_f64().is_nan()));
         if let (Some(before), true) = (previous, value.is_some() && sample.joined) {

@@ -14,8 +14,8 @@ use wholegrain_query::jobs::energy::{
     EnergyMeter, EnergyShare, EnergySource, J_PER_KWH, MeasuredEnergy, ShareWeights, measure, rise, sources,
 };
 use wholegrain_query::jobs::{Cpus, JobNode, JobScope};
-use wholegrain_query::{CancellableChunks, Chunks, PATTERNS_MAX, SENSORS_MAX};
-use wholegrain_store::{ReadStore, SensorInfo};
+use wholegrain_query::{CancellableSnapshot, PATTERNS_MAX, SENSORS_MAX};
+use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
 use super::params::{JobFilter, QueryParams};
@@ -154,7 +154,7 @@ impl EnergyTotal {
 struct EnergyResponse {
     api: Arc<Api>,
     question: EnergyRequest,
-    chunks: Box<dyn Chunks>,
+    snapshot: Box<dyn ReadSnapshot>,
     beside: Vec<Vec<ConcurrentJob>>,
     problems: Vec<String>,
     /// For each node its meter and sensors.
@@ -166,9 +166,9 @@ struct EnergyResponse {
 impl EnergyResponse {
     /// Selects the sensors; the selection is incomplete if the client disconnects.
     fn new(api: Arc<Api>, question: EnergyRequest, is_gone: &dyn Fn() -> bool) -> Result<Self, ApiError> {
-        let chunks: Box<dyn Chunks> = api.space.snapshot();
+        let snapshot = api.space.snapshot();
         let (beside, problems) = (Vec::new(), Vec::new());
-        let mut answer = Self { api, question, chunks, beside, problems, found: Vec::new(), facility: None };
+        let mut answer = Self { api, question, snapshot, beside, problems, found: Vec::new(), facility: None };
         answer.beside = answer.look_beside()?;
         answer.problems.extend(answer.question.job.warnings());
         let (api, question) = (&answer.api, &answer.question);
@@ -194,7 +194,7 @@ impl EnergyResponse {
 
     /// Stops reading when the client disconnects.
     fn until(self, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { chunks: Box::new(CancellableChunks::new(self.chunks, is_over)), ..self }
+        Self { snapshot: Box::new(CancellableSnapshot::new(self.snapshot, is_over)), ..self }
     }
 
     fn span(&self, place: &JobNode) -> (i64, i64) {
@@ -278,7 +278,7 @@ impl EnergyResponse {
             let Ok(pattern) = Pattern::new(path) else { return Ok(None) };
             // Also of other users' jobs: the response only shows their sum.
             match self.api.space.sensors(&[pattern]).first() {
-                Some(sensor) => rise(self.chunks.as_ref(), sensor, from, to).map_err(io::Error::other),
+                Some(sensor) => rise(self.snapshot.as_ref(), sensor, from, to).map_err(io::Error::other),
                 None => Ok(None),
             }
         };
@@ -318,8 +318,8 @@ impl EnergyResponse {
             None => self.nodes(sink)?,
         };
         let range = job.range(self.question.now);
-        let mut warnings = self.chunks.warnings(range.0, range.1);
-        warnings.extend(self.chunks.notes());
+        let mut warnings = self.snapshot.warnings(range.0, range.1);
+        warnings.extend(self.snapshot.notes());
         warnings.extend(problems);
         let share =
             EnergyShare::ALL.iter().find(|(_, share)| *share == self.question.share).map_or("", |(name, _)| *name);
@@ -369,7 +369,7 @@ impl EnergyResponse {
                         if sink.is_abandoned() {
                             return Err(io::ErrorKind::BrokenPipe.into());
                         }
-                        let one = measure(self.chunks.as_ref(), source, weights).map_err(io::Error::other)?;
+                        let one = measure(self.snapshot.as_ref(), source, weights).map_err(io::Error::other)?;
                         // The node's coverage is that of its worst sensor.
                         measured = Some(measured.map_or(one, |all| MeasuredEnergy {
                             joules: all.joules + one.joules,
@@ -419,7 +419,7 @@ impl EnergyResponse {
         for sensor in sensors {
             match EnergySource::new(sensor) {
                 Ok(source) => {
-                    let one = measure(self.chunks.as_ref(), &source, &weights).map_err(io::Error::other)?;
+                    let one = measure(self.snapshot.as_ref(), &source, &weights).map_err(io::Error::other)?;
                     measured = Some(measured.map_or(one, |all| MeasuredEnergy {
                         joules: all.joules + one.joules,
                         covered_ns: all.covered_ns.min(one.covered_ns),

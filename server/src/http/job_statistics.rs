@@ -10,8 +10,8 @@ use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
 use wholegrain_query::jobs::JobScope;
 use wholegrain_query::jobs::statistics::{MetricStatistics, NodeStatistics, ValueStatistics, statistics as measure};
-use wholegrain_query::{CancellableChunks, Chunks, SENSORS_MAX};
-use wholegrain_store::{ReadStore, SensorInfo};
+use wholegrain_query::{CancellableSnapshot, SENSORS_MAX};
+use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
 use super::params::{JobFilter, QueryParams, check_range};
@@ -75,8 +75,8 @@ pub(super) async fn statistics(
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
         let client = sink.breaker();
-        let chunks = CancellableChunks::new(api.space.snapshot(), move || client.is_abandoned());
-        let written = write(&job, &chunks, &sensors, (range, now.0), form, &mut sink);
+        let snapshot = CancellableSnapshot::new(api.space.snapshot(), move || client.is_abandoned());
+        let written = write(&job, &snapshot, &sensors, (range, now.0), form, &mut sink);
         if let Err(error) = written.and_then(|()| sink.flush()) {
             let breaker = sink.breaker();
             if breaker.is_abandoned() {
@@ -99,7 +99,7 @@ pub(super) async fn statistics(
 
 fn write(
     job: &JobScope,
-    chunks: &dyn Chunks,
+    snapshot: &dyn ReadSnapshot,
     sensors: &[SensorInfo],
     (range, now): ((i64, i64), i64),
     form: StatisticsFormat,
@@ -111,7 +111,7 @@ fn write(
         false => write!(sink, "{{\"job\":{},\"from\":\"{from}\",\"to\":\"{to}\",\n\"nodes\":[", row(job.row()))?,
     }
     let (mut written, mut first) = (Ok(()), true);
-    let over = measure(job, chunks, sensors, range, now, |row| {
+    let over = measure(job, snapshot, sensors, range, now, |row| {
         written = on_node(row, form, &mut first, sink);
         written.is_ok()
     });
@@ -120,8 +120,8 @@ fn write(
     if form.csv {
         return over.iter().try_for_each(|row| over_nodes_csv(row, sink));
     }
-    let mut warnings = chunks.warnings(range.0, range.1);
-    warnings.extend(chunks.notes());
+    let mut warnings = snapshot.warnings(range.0, range.1);
+    warnings.extend(snapshot.notes());
     warnings.extend(job.warnings());
     write!(sink, "],\n\"metrics\":")?;
     serde_json::to_writer(&mut *sink, &over)?;

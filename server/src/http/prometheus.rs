@@ -9,8 +9,7 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use wholegrain_query::Chunks;
-use wholegrain_store::{ReadStore, SensorInfo, StoreError};
+use wholegrain_store::{ReadSnapshot, ReadStore, ScanRequest, SensorInfo, SensorRange, SnapshotReader, StoreError};
 
 use super::jobs::only_user;
 use super::query::now;
@@ -132,11 +131,6 @@ struct RemoteRead {
 }
 
 impl RemoteRead {
-    /// A snapshot of the readings.
-    fn chunks(&self) -> Box<dyn Chunks> {
-        self.api.space.snapshot()
-    }
-
     /// The series of one query, sorted by labels; incomplete if the client disconnects.
     fn choose(&self, query: &ReadQuery, is_gone: &dyn Fn() -> bool) -> Result<Vec<LabelledSensor>, ApiError> {
         let config = &self.api.prometheus;
@@ -175,7 +169,7 @@ impl RemoteRead {
     /// Passes the samples of one series to `take`, which returns whether more are needed.
     fn series(
         &self,
-        chunks: &dyn Chunks,
+        reader: &dyn SnapshotReader,
         query: &ReadQuery,
         sensor: &SensorInfo,
         mut take: impl FnMut(i64, f64),
@@ -186,11 +180,11 @@ impl RemoteRead {
         }
         let lookback_ms = (self.api.prometheus.lookback.ns() / MS.cast_unsigned()).cast_signed();
         let mut samples = SeriesSamples::new(sensor, NeededTimes::of(query, lookback_ms));
-        let (from, to) = (query.start_ms.saturating_mul(MS), query.end_ms.saturating_add(1).saturating_mul(MS));
+        let (from, to) = range_of(query);
         if from >= to {
             return Ok(());
         }
-        for chunk in chunks.scan(sensor, from, to)? {
+        for chunk in reader.scan(&ScanRequest::readings(sensor, from, to))?.chunks() {
             samples.chunk(&chunk?, &mut take);
             if self.gone.load(Relaxed) || !more() {
                 return Ok(());
@@ -203,11 +197,11 @@ impl RemoteRead {
     /// The whole response as one compressed message.
     fn samples(&self, request: &ReadRequest) -> Result<Vec<u8>, ApiError> {
         let most = self.api.prometheus.samples_max;
-        let (chunks, mut count) = (self.chunks(), 0);
+        let (snapshot, mut count) = (self.api.space.snapshot(), 0);
         let mut response = Vec::new();
         for query in &request.queries {
             let chosen = self.choose(query, &|| self.gone.load(Relaxed))?;
-            expect(chunks.as_ref(), &chosen);
+            let reader = open(snapshot.as_ref(), query, &chosen).map_err(|error| unreadable(&error))?;
             let at = begin(&mut response);
             let mut series = Vec::new();
             for (labels, sensor) in &chosen {
@@ -218,7 +212,7 @@ impl RemoteRead {
                     counted.set(counted.get() + 1);
                     wire::put_sample(ms, value, &mut series);
                 };
-                let read = self.series(chunks.as_ref(), query, sensor, take, || counted.get() <= most);
+                let read = self.series(reader.as_ref(), query, sensor, take, || counted.get() <= most);
                 read.map_err(|error| unreadable(&error))?;
                 let is_listed = counted.get() > count || query.hints.as_ref().is_some_and(|hints| hints.func == SERIES);
                 count = counted.get();
@@ -244,12 +238,12 @@ impl RemoteRead {
     /// Streams the response frame by frame.
     fn stream(&self, request: &ReadRequest, chosen: &[Vec<LabelledSensor>], mut sink: BodySink) {
         let breaker = sink.breaker();
-        let chunks = self.chunks();
+        let snapshot = self.api.space.snapshot();
         let mut write = || -> io::Result<()> {
             for (number, (query, chosen)) in request.queries.iter().zip(chosen).enumerate() {
-                expect(chunks.as_ref(), chosen);
+                let reader = open(snapshot.as_ref(), query, chosen).map_err(io::Error::other)?;
                 for (labels, sensor) in chosen {
-                    self.stream_series(chunks.as_ref(), (number, query), (labels, sensor), &mut sink)?;
+                    self.stream_series(reader.as_ref(), (number, query), (labels, sensor), &mut sink)?;
                 }
             }
             sink.flush()
@@ -266,7 +260,7 @@ impl RemoteRead {
 
     fn stream_series(
         &self,
-        chunks: &dyn Chunks,
+        reader: &dyn SnapshotReader,
         (number, query): (usize, &ReadQuery),
         (labels, sensor): (&Labels, &SensorInfo),
         sink: &mut BodySink,
@@ -278,7 +272,7 @@ impl RemoteRead {
             rows += 1;
             series.borrow_mut().push(ms, value);
         };
-        let read = self.series(chunks, query, sensor, take, || {
+        let read = self.series(reader, query, sensor, take, || {
             written = relay(&mut series.borrow_mut(), sink);
             written.is_ok()
         });
@@ -300,9 +294,18 @@ fn relay(series: &mut xor::XorSeries, sink: &mut BodySink) -> io::Result<()> {
     sink.relay()
 }
 
-fn expect(chunks: &dyn Chunks, chosen: &[LabelledSensor]) {
-    let sensors: Vec<SensorInfo> = chosen.iter().map(|(_, sensor)| sensor.clone()).collect();
-    chunks.prefetch(&sensors);
+/// The range of a query in ns, end exclusive.
+fn range_of(query: &ReadQuery) -> (i64, i64) {
+    (query.start_ms.saturating_mul(MS), query.end_ms.saturating_add(1).saturating_mul(MS))
+}
+
+fn open(
+    snapshot: &dyn ReadSnapshot,
+    query: &ReadQuery,
+    chosen: &[LabelledSensor],
+) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+    let (from, to) = range_of(query);
+    snapshot.open(&mut chosen.iter().map(|(_, sensor)| SensorRange { sensor, from, to }))
 }
 
 fn unreadable(error: &StoreError) -> ApiError {

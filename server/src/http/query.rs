@@ -133,11 +133,11 @@ fn work(
     let run = || {
         query.validate()?;
         let sensors = sensors();
-        let mut chunks = api.space.chunks(&sensors);
-        if let Some(job) = job {
-            chunks = job.restrict(chunks);
+        let snapshot = api.space.snapshot_for(&sensors);
+        match job {
+            Some(job) => wholegrain_query::run_in_job(snapshot, job, sensors, query),
+            None => wholegrain_query::run_on(snapshot, sensors, query),
         }
-        wholegrain_query::run_on(chunks, sensors, query)
     };
     let mut result = match run() {
         Ok(result) => result,
@@ -199,8 +199,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, ValueType};
-    use wholegrain_query::{Across, Agg, Chunks};
-    use wholegrain_store::{Chunk, ChunkIter, SensorId, SensorInfo, StoreError};
+    use wholegrain_query::{Across, Agg};
+    use wholegrain_store::{
+        Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
+    };
 
     use super::*;
 
@@ -222,16 +224,24 @@ mod tests {
     }
 
     /// Readings of each nanosecond of each sensor, without end where the range has none, made up as they are read.
+    #[derive(Clone)]
     struct Endless(Arc<AtomicUsize>);
 
-    impl Chunks for Endless {
-        fn scan(&self, _: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+    impl ReadSnapshot for Endless {
+        fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+            Ok(Arc::new(self.clone()))
+        }
+    }
+
+    impl SnapshotReader for Endless {
+        fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
             let read = self.0.clone();
-            Ok(Box::new((from..to).map(move |time| {
+            let chunk = move |time| {
                 read.fetch_add(1, Relaxed);
                 let times = vec![time];
                 Ok(Chunk { times, column: Column { values: ColumnValues::Int(vec![1]), gaps: Gaps::default() } })
-            })))
+            };
+            Ok(Scan::of_chunks(request, (request.from..request.to).map(chunk)))
         }
     }
 

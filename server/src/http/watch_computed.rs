@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use wholegrain_model::Pattern;
 use wholegrain_query::Space;
-use wholegrain_store::{Chunks, SensorInfo};
+use wholegrain_store::{ReadSnapshot, ReadStore, ScanRequest, SensorInfo, SensorRange, StoreError};
 
 use super::format::{json_text, reading};
 use super::query::now;
@@ -121,54 +121,46 @@ impl ComputedWatchTask {
             }
             self.take(sensors);
         }
-        let (mut out, mut count, mut chunks) = (Vec::new(), 0, None);
+        let (mut out, mut count) = (Vec::new(), 0);
+        let mut snapshot = None;
         let started = Instant::now();
         for watched in self.sensors.iter_mut().filter(|watched| watched.due <= started) {
             if self.is_over.load(Relaxed) {
                 break;
             }
-            let chunks = chunks.get_or_insert_with(|| self.space.chunks(std::slice::from_ref(&watched.info)));
-            count += watched.compute(chunks.as_ref(), &mut out);
+            let snapshot = snapshot.get_or_insert_with(|| self.space.snapshot());
+            let computed = watched.compute(snapshot.as_ref(), &mut out, &mut count);
+            if let Err(error) = computed {
+                tracing::warn!("watch: computing {}: {error}", watched.info.path);
+            }
         }
         (self, out.into(), count)
     }
 }
 
 impl ComputedSubscription {
-    /// Writes new values; returns how many.
-    fn compute(&mut self, chunks: &dyn Chunks, out: &mut Vec<u8>) -> u64 {
+    /// Writes new values and counts them.
+    fn compute(&mut self, snapshot: &dyn ReadSnapshot, out: &mut Vec<u8>, count: &mut u64) -> Result<(), StoreError> {
         let interval = i64::try_from(self.info.interval_ns).unwrap_or(i64::MAX);
         self.due = Instant::now() + Duration::from_nanos(self.info.interval_ns).max(TICK / 2);
         let now = now().0;
         let late = interval.saturating_mul(LATE_INTERVALS).max(LATE_NS_MIN);
         self.sent = self.sent.max(now.saturating_sub(late.saturating_mul(BACK_TIMES)));
-        let scanned = match chunks.scan(&self.info, self.sent + 1, now.saturating_add(1)) {
-            Ok(scanned) => scanned,
-            Err(error) => {
-                tracing::warn!("watch: computing {}: {error}", self.info.path);
-                return 0;
-            }
-        };
-        let mut count = 0;
-        for chunk in scanned {
-            let chunk = match chunk {
-                Ok(chunk) => chunk,
-                Err(error) => {
-                    tracing::warn!("watch: computing {}: {error}", self.info.path);
-                    return count;
-                }
-            };
+        let (sensor, from, to) = (&self.info, self.sent + 1, now.saturating_add(1));
+        let reader = snapshot.open(&mut std::iter::once(SensorRange { sensor, from, to }))?;
+        for chunk in reader.scan(&ScanRequest::readings(sensor, from, to))?.chunks() {
+            let chunk = chunk?;
             for (at, &time) in chunk.times.iter().enumerate() {
                 let value = chunk.column.get(at);
                 if value.is_none() && time > now.saturating_sub(late) {
-                    return count;
+                    return Ok(());
                 }
                 // Writing into memory cannot fail.
                 let _ = reading(&self.name, time, value, out);
                 self.sent = time;
-                count += 1;
+                *count += 1;
             }
         }
-        count
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! sensor's values, so that an answer over a year need not read every second.
 //!
 //! - In: the readings of a block as it is merged, or of a block that no merge changes any more.
-//! - Out: Parquet files under `tiers/`, each the companion of one block; at query time [`ScanPart`]s: windows where a block is alone
+//! - Out: Parquet files under `tiers/`, each the companion of one block; at query time [`crate::ScanPart`]s: windows where a block is alone
 //!   with its time, and readings where blocks overlap.
 //! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
 
@@ -16,21 +16,10 @@ pub(crate) mod write;
 
 use wholegrain_model::Interval;
 
-use crate::Chunk;
-use crate::block::windows::TierWindows;
 use crate::time::floor;
 
 /// The most tiers of a store.
 pub const TIERS_MAX: usize = 8;
-
-/// A part of the answer to [`crate::Snapshot::scan_windows`]; parts come in time order.
-#[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "few exist at a time, and both hold thousands of rows elsewhere")]
-pub enum ScanPart {
-    Readings(Chunk),
-    /// Windows of which all readings are within the range, though the first may begin before it.
-    Windows(TierWindows),
-}
 
 /// The resolutions of a configuration in ns, finest first.
 pub(crate) fn resolutions(tiers: &[Interval]) -> Vec<i64> {

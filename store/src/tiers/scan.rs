@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wholegrain_model::Timestamp;
 
 use super::plan::{PlanStep, SourceSpan, plan, without_missing};
-use super::{ScanPart, coarsest, readings_from};
+use super::{coarsest, readings_from};
 use crate::block::find::SensorRows;
 use crate::block::read::{Block, tolerate};
 use crate::block::rows::RowReader;
@@ -16,21 +16,10 @@ use crate::block::tombstones;
 use crate::block::tombstones::remaining_windows;
 use crate::block::windows::{TierSource, TierWindows, WindowColumns, WindowLines};
 use crate::chunk::cut;
+use crate::read_store::{Scan, ScanPart, ScanPartIter};
 use crate::scan::{MergeInput, MergedChunks, split};
 use crate::snapshot::Snapshot;
 use crate::{Chunk, SensorId, StoreError};
-
-/// The parts of one sensor's answer, in time order.
-pub type ScanPartIter = Box<dyn Iterator<Item = Result<ScanPart, StoreError>> + Send>;
-
-/// One sensor's parts for means over time.
-pub struct LineScan {
-    pub parts: ScanPartIter,
-    /// The range that was asked for, without the windows at its ends that it cuts and whose readings are gone. The parts have nothing of those.
-    pub range: (i64, i64),
-    /// The resolution of the windows, ns.
-    pub resolution: i64,
-}
 
 /// Where a source's readings are.
 enum RawReadings {
@@ -47,7 +36,7 @@ pub(super) struct TierScanSource {
     rows: OnceCell<Option<SensorRows>>,
     /// The tier, and where its windows are in it.
     tier: Option<(Arc<Block>, SensorRows)>,
-    /// Whether the caller asked for windows with the lines between their values (`scan_lines`).
+    /// Whether the caller asked for windows with the lines between their values ([`crate::Resolution::Lines`]).
     lined: bool,
     pub span: SourceSpan,
 }
@@ -98,38 +87,16 @@ impl Snapshot {
         super::resolutions(&self.shared.config.tiers)
     }
 
-    /// What a sensor's windows of `every` ns (beginning at its multiples; `None`: one over the whole range) are made of: windows of a tier
-    /// where a block is alone with its time, and else readings. `None` when no tier fits: [`Snapshot::scan`] has the readings.
-    pub fn scan_windows(
-        &self,
-        id: SensorId,
-        from: i64,
-        to: i64,
-        every: Option<i64>,
-    ) -> Result<Option<ScanPartIter>, StoreError> {
-        Ok(self.scan_parts(id, (from, to), every, None)?.map(|scan| scan.parts))
-    }
-
-    /// The same for means over time of readings up to `bound_ns` apart: windows that know their lines, readings where there are no such windows, and other
-    /// windows where there is nothing else.
-    pub fn scan_lines(
-        &self,
-        id: SensorId,
-        from: i64,
-        to: i64,
-        every: Option<i64>,
-        bound_ns: i64,
-    ) -> Result<Option<LineScan>, StoreError> {
-        self.scan_parts(id, (from, to), every, Some(bound_ns))
-    }
-
-    fn scan_parts(
+    /// The parts of a sensor's windows of `every` ns (beginning at its multiples; `None`: one over the whole range): windows of a tier where a block is
+    /// alone with its time, else readings. With `lines`, for means over time of readings up to that many ns apart: windows that know their lines, readings
+    /// where there are no such windows, and other windows where there is nothing else. `None` when no tier fits.
+    pub(crate) fn scan_parts(
         &self,
         id: SensorId,
         (from, to): (i64, i64),
         every: Option<i64>,
         lines: Option<i64>,
-    ) -> Result<Option<LineScan>, StoreError> {
+    ) -> Result<Option<Scan>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(None) };
         if from >= to {
             return Ok(None);
@@ -155,14 +122,18 @@ impl Snapshot {
         if steps.len() <= STEPS_AT_ONCE {
             let scan = TierScan { snapshot: self, path, raw_cut, sources };
             let parts = steps.into_iter().map(|step| scan.step(step)).collect::<Result<Vec<_>, StoreError>>()?;
-            return Ok(Some(LineScan { parts: Box::new(parts.into_iter().flatten()), range, resolution }));
+            return Ok(Some(Scan {
+                parts: Box::new(parts.into_iter().flatten()),
+                range,
+                resolution: Some(resolution),
+            }));
         }
         let scan = TierScan { snapshot: Box::new(self.clone()), path, raw_cut, sources };
         let parts = steps.into_iter().flat_map(move |step| match scan.step(step) {
             Ok(parts) => parts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
-        Ok(Some(LineScan { parts: Box::new(parts), range, resolution }))
+        Ok(Some(Scan { parts: Box::new(parts), range, resolution: Some(resolution) }))
     }
 
     /// The sources with the lines of their windows; readings in place of windows whose lines are not those that readings up to `bound_ns` apart have.

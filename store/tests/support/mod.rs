@@ -8,7 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use wholegrain_store::disk::{Disk, DiskEntry, DiskFile};
+use wholegrain_store::{Resolution, Scan, ScanRequest, SensorInfo, Snapshot, SnapshotReader, StoreError};
 pub use wholegrain_testkit::{Random, seed};
+
+/// Windows of `every` ns of one sensor.
+pub fn windows(
+    snapshot: &Snapshot,
+    sensor: &SensorInfo,
+    (from, to): (i64, i64),
+    every: i64,
+) -> Result<Scan, StoreError> {
+    let request = ScanRequest::readings(sensor, from, to).at(Resolution::Windows { every: Some(every) });
+    SnapshotReader::scan(snapshot, &request)
+}
 
 /// What happens at a planned operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,14 @@
-//! The checks, one for each promise of [`ChunkStore`] and [`Chunks`].
+//! The checks, one for each promise of [`WritableStore`] and of the snapshots it gives.
 
 use std::collections::BTreeMap;
 
 use wholegrain_model::{Kind, ValueType};
-use wholegrain_store::{Chunk, ChunkStore, Put, ScanPart, SensorId};
+use wholegrain_store::{Chunk, Resolution, ScanPart, ScanRequest, SensorId};
 
-use super::{Check, Finding, Place, Row, all, define, floats, info, ints, pattern, row, rows_of, same, scan, sensor};
+use super::{
+    Check, Finding, Place, PutOutcome, Row, WritableStore, all, define, floats, info, ints, pattern, row, rows_of,
+    same, scan, sensor,
+};
 use crate::Random;
 
 pub(super) const ALL: &[Check] = &[
@@ -35,9 +38,9 @@ const S: i64 = 1_000_000_000;
 const T: i64 = 1_700_000_123_456_789_012;
 
 /// Puts with a number and expects it stored.
-fn put(store: &dyn ChunkStore, number: u64, chunks: &[(SensorId, Chunk)]) -> Finding {
+fn put(store: &dyn WritableStore, number: u64, chunks: &[(SensorId, Chunk)]) -> Finding {
     match store.put("conformance", number, chunks) {
-        Ok(Put::Stored) => Ok(()),
+        Ok(PutOutcome::Stored) => Ok(()),
         other => Err(format!("put {number}: {other:?} in place of Stored")),
     }
 }
@@ -68,7 +71,7 @@ fn sensors_by_pattern(place: &dyn Place) -> Finding {
 }
 
 fn properties(place: &dyn Place) -> Finding {
-    let define_as = |store: &dyn ChunkStore, unit: &str, kind: Kind| {
+    let define_as = |store: &dyn WritableStore, unit: &str, kind: Kind| {
         let mut wanted = sensor("/p", ValueType::Float)?;
         (wanted.unit, wanted.kind) = (unit.to_owned(), kind);
         store.define("conformance", &[wanted]).map(drop).map_err(|error| error.to_string())
@@ -151,14 +154,14 @@ fn duplicates(place: &dyn Place) -> Finding {
         }
         for chunk in [run(T, 3, 0), run(T + 100 * S, 3, 50)] {
             let again = store.put("conformance", 7, &[(ids[0], chunk)]).map_err(|error| error.to_string())?;
-            same("the same put again", again, Put::Duplicate)?;
+            same("the same put again", again, PutOutcome::Duplicate)?;
         }
         same("all", all(&*store, "/d")?, rows_of(&run(T, 3, 0)))?;
     }
     let store = place.open();
     let ids = define(&*store, &["/d"])?;
     let other = store.put("another", 7, &[(ids[0], run(T + 3 * S, 1, 3))]).map_err(|error| error.to_string())?;
-    same("the same number of another source", other, Put::Stored)?;
+    same("the same number of another source", other, PutOutcome::Stored)?;
     same("all", all(&*store, "/d")?, rows_of(&run(T, 4, 0)))
 }
 
@@ -255,7 +258,7 @@ fn newest(place: &dyn Place) -> Finding {
 }
 
 fn deletion(place: &dyn Place) -> Finding {
-    let expected = |store: &dyn ChunkStore| {
+    let expected = |store: &dyn WritableStore| {
         let kept =
             |rows: Vec<Row>| rows.into_iter().filter(|(time, _)| !(T + 2 * S..T + 5 * S).contains(time)).collect();
         same("/x/a", all(store, "/x/a")?, kept(rows_of(&run(T, 10, 0))))?;
@@ -283,7 +286,7 @@ fn deleted_for_good(place: &dyn Place) -> Finding {
         put(&*store, 1, &[(ids[0], run(T, 3, 0))])?;
         store.delete(&[pattern("/k")?], i64::MIN, i64::MAX).map_err(|error| error.to_string())?;
         let again = store.put("conformance", 1, &[(ids[0], run(T, 3, 0))]).map_err(|error| error.to_string())?;
-        same("the put again", again, Put::Duplicate)?;
+        same("the put again", again, PutOutcome::Duplicate)?;
         same("after it", all(&*store, "/k")?, vec![])?;
         put(&*store, 2, &[(ids[0], fresh.clone())])?;
         same("a new put of that time", all(&*store, "/k")?, rows_of(&fresh))?;
@@ -308,15 +311,16 @@ fn windows(place: &dyn Place) -> Finding {
     put(&*store, 1, &[(ids[0], chunk.clone())])?;
     let (snapshot, info) = (store.snapshot(), info(&*store, "/w")?);
     let (from, to, every) = (day + 601 * S, day + 6600 * S, 600 * S);
-    let parts = snapshot.scan_windows(&info, from, to, Some(every)).map_err(|error| error.to_string())?;
-    // A store without tiers has nothing better than readings.
-    let Some(parts) = parts else { return Ok(()) };
+    let request = ScanRequest::readings(&info, from, to).at(Resolution::Windows { every: Some(every) });
+    let reader = snapshot.open(&mut std::iter::empty()).map_err(|error| error.to_string())?;
+    let scanned = reader.scan(&request).map_err(|error| error.to_string())?;
+    same("range", scanned.range, (from, to))?;
     let mut found: BTreeMap<i64, (u64, f64)> = BTreeMap::new();
     let mut add = |time: i64, count: u64, sum: f64| {
         let window = found.entry(time - time.rem_euclid(every)).or_default();
         *window = (window.0 + count, window.1 + sum);
     };
-    for part in parts {
+    for part in scanned.parts {
         match part.map_err(|error| error.to_string())? {
             ScanPart::Readings(chunk) => (0..chunk.times.len())
                 .filter_map(|at| Some((chunk.times[at], chunk.column.get(at)?)))
@@ -344,7 +348,7 @@ fn at_a_time(place: &dyn Place) -> Finding {
         for number in 0..20 {
             let chunk = run(T + number * 10 * S, 10, number * 10);
             let stored = store.put(&format!("writer-{writer}"), number.cast_unsigned(), &[(ids[writer], chunk)]);
-            same("a put beside others", stored.map_err(|error| error.to_string())?, Put::Stored)?;
+            same("a put beside others", stored.map_err(|error| error.to_string())?, PutOutcome::Stored)?;
             // What is acknowledged is in every snapshot taken later, and is a beginning of it all.
             let seen = all(&*store, &paths[writer])?.len() as i64;
             same("readings after the put", seen, (number + 1) * 10)?;
@@ -388,7 +392,7 @@ fn random_steps(place: &dyn Place) -> Finding {
             55..65 if number > 0 => {
                 let before = random.within(1, number.cast_unsigned() + 1);
                 let again = store.put("conformance", before, &[(ids[sensor], run(T + first * S, length, -1))]);
-                same("a put again", again.map_err(|error| error.to_string())?, Put::Duplicate)?;
+                same("a put again", again.map_err(|error| error.to_string())?, PutOutcome::Duplicate)?;
             }
             65..75 => {
                 let (from, to) = (T + first * S, T + (first + length) * S);

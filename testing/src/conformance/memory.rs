@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Pattern, Value};
 use wholegrain_store::{
-    CHUNK_ROWS_MAX, Chunk, ChunkIter, ChunkStore, Chunks, Put, ReadStore, SchemalessSensor, SensorId, SensorInfo,
-    StoreError,
+    CHUNK_ROWS_MAX, Chunk, ReadSnapshot, ReadStore, Scan, ScanRequest, SchemalessSensor, SensorId, SensorInfo,
+    SensorRange, SnapshotReader, StoreError,
 };
 
-use super::Place;
+use super::{Place, PutOutcome, WritableStore};
 
 /// A promise that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Memory {
 }
 
 impl Place for Memory {
-    fn open(&self) -> Box<dyn ChunkStore> {
+    fn open(&self) -> Box<dyn WritableStore> {
         if self.fault == Some(Fault::Forgets) {
             let before = lock(&self.before).clone();
             *lock(&self.content) = before;
@@ -161,14 +161,14 @@ impl ReadStore for MemoryStore {
         ids.iter().map(|id| if self.has(Fault::LastPut) { last_put(id) } else { latest(id) }).collect()
     }
 
-    fn snapshot(&self) -> Box<dyn Chunks> {
+    fn snapshot(&self) -> Box<dyn ReadSnapshot> {
         let moves = self.has(Fault::Moves);
         let content = if moves { self.content.clone() } else { Arc::new(Mutex::new(lock(&self.content).clone())) };
         Box::new(MemorySnapshot { content, fault: self.fault })
     }
 }
 
-impl ChunkStore for MemoryStore {
+impl WritableStore for MemoryStore {
     fn define(&self, _source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError> {
         let content = &mut *lock(&self.content);
         let mut ids = Vec::new();
@@ -185,11 +185,11 @@ impl ChunkStore for MemoryStore {
         Ok(ids)
     }
 
-    fn put(&self, source: &str, number: u64, chunks: &[(SensorId, Chunk)]) -> Result<Put, StoreError> {
+    fn put(&self, source: &str, number: u64, chunks: &[(SensorId, Chunk)]) -> Result<PutOutcome, StoreError> {
         let content = &mut *lock(&self.content);
         let source = if self.has(Fault::NumbersAlone) { "" } else { source };
         if content.names.contains(&(source.to_owned(), number)) && !self.has(Fault::NoNames) {
-            return Ok(Put::Duplicate);
+            return Ok(PutOutcome::Duplicate);
         }
         *lock(&self.before) = content.clone();
         let mut next = content.clone();
@@ -207,7 +207,7 @@ impl ChunkStore for MemoryStore {
                 if self.has(Fault::Halves) {
                     *content = next;
                 }
-                return checked.map(|()| Put::Stored);
+                return checked.map(|()| PutOutcome::Stored);
             }
             let readings = next.readings.entry(id.0).or_default();
             for (at, time) in chunk.times.iter().enumerate() {
@@ -224,7 +224,7 @@ impl ChunkStore for MemoryStore {
         }
         next.names.insert((source.to_owned(), number));
         *content = next;
-        Ok(Put::Stored)
+        Ok(PutOutcome::Stored)
     }
 
     fn delete(&self, patterns: &[Pattern], from: i64, to: i64) -> Result<(), StoreError> {
@@ -245,13 +245,21 @@ impl ChunkStore for MemoryStore {
     }
 }
 
+#[derive(Clone)]
 struct MemorySnapshot {
     content: Arc<Mutex<Content>>,
     fault: Option<Fault>,
 }
 
-impl Chunks for MemorySnapshot {
-    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+impl ReadSnapshot for MemorySnapshot {
+    fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl SnapshotReader for MemorySnapshot {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+        let ScanRequest { sensor, from, to, .. } = *request;
         let content = lock(&self.content);
         let to = if self.fault == Some(Fault::TakesTheEnd) { to.saturating_add(1) } else { to };
         let readings =
@@ -269,7 +277,7 @@ impl Chunks for MemorySnapshot {
             chunks.push(Ok(chunk_of(chunk)));
             rest = later;
         }
-        Ok(Box::new(chunks.into_iter()))
+        Ok(Scan::of_chunks(request, chunks.into_iter()))
     }
 }
 

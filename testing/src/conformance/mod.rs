@@ -1,4 +1,4 @@
-//! What every store of readings must do: checks against [`ChunkStore`], whichever store implements it.
+//! What every store of readings must do: checks of its reading interface ([`ReadStore`]), whichever store implements it.
 //!
 //! - In: a [`Place`] where a store can be opened, and opened again.
 //! - Out: for each of [`CHECKS`] nothing, or what was found in words ([`run`] gives all that is wrong).
@@ -7,15 +7,44 @@
 //! `memory.rs` is the least store that passes, which breaks on demand, so that each check can be seen to fail.
 
 mod checks;
+mod embedded;
 pub mod memory;
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, SensorPath, Value, ValueType};
-use wholegrain_store::{CHUNK_ROWS_MAX, Chunk, ChunkStore, Chunks, SchemalessSensor, SensorId, SensorInfo};
+use wholegrain_store::{
+    CHUNK_ROWS_MAX, Chunk, ReadSnapshot, ReadStore, ScanRequest, SchemalessSensor, SensorId, SensorInfo, SensorRange,
+    StoreError,
+};
 
 /// Where a store lives; gone with its content when dropped.
 pub trait Place {
     /// Opens the store that is there, empty the first time. The one opened before has been dropped.
-    fn open(&self) -> Box<dyn ChunkStore>;
+    fn open(&self) -> Box<dyn WritableStore>;
+}
+
+/// A store as the checks write to it. Sensors are numbered by the store: a number means the same sensor as long as the store has it. All calls may come
+/// from any thread, at the same time.
+pub trait WritableStore: ReadStore {
+    /// Registers sensors, or gives them other properties; durable when it returns. `source` is the sender. Their numbers, in the order of `sensors`.
+    fn define(&self, source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError>;
+
+    /// Stores chunks of readings, one for each sensor, all or nothing; durable when it returns, and in every snapshot taken later. Times rise strictly
+    /// within a chunk. A new reading replaces one of the same sensor and time.
+    ///
+    /// `source` and `number` name the put: the same name again is [`PutOutcome::Duplicate`] and changes nothing, whatever its chunks are, also after
+    /// readings of it were deleted and after the store was opened again. A caller without an answer can therefore repeat the call.
+    fn put(&self, source: &str, number: u64, chunks: &[(SensorId, Chunk)]) -> Result<PutOutcome, StoreError>;
+
+    /// Deletes the readings with `from <= time < to` of the sensors that match one of the patterns; durable when it returns, and in no snapshot taken
+    /// later. The sensors stay and take new readings of those times.
+    fn delete(&self, patterns: &[Pattern], from: i64, to: i64) -> Result<(), StoreError>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutOutcome {
+    Stored,
+    /// A put of this name was stored before; this one changes nothing.
+    Duplicate,
 }
 
 /// What a check finds wrong.
@@ -61,7 +90,7 @@ fn sensor(path: &str, value_type: ValueType) -> Result<SchemalessSensor, String>
 }
 
 /// Makes sensors of whole numbers known.
-fn define(store: &dyn ChunkStore, paths: &[&str]) -> Result<Vec<SensorId>, String> {
+fn define(store: &dyn WritableStore, paths: &[&str]) -> Result<Vec<SensorId>, String> {
     let sensors = paths.iter().map(|path| sensor(path, ValueType::Int)).collect::<Result<Vec<_>, _>>()?;
     let ids = store.define("conformance", &sensors).map_err(|error| format!("defining: {error}"))?;
     if ids.len() == paths.len() { Ok(ids) } else { Err(format!("{} numbers for {} sensors", ids.len(), paths.len())) }
@@ -93,11 +122,14 @@ fn rows_of(chunk: &Chunk) -> Vec<Row> {
     chunk.times.iter().enumerate().map(|(at, time)| row(*time, chunk.column.get(at))).collect()
 }
 
-/// What a snapshot has of a sensor, with every promise about chunks looked at.
-fn scan(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<Vec<Row>, String> {
+/// The rows of a sensor in a snapshot. Checks every promise about chunks.
+fn scan(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64) -> Result<Vec<Row>, String> {
+    let failed = |error: StoreError| format!("scanning {}: {error}", sensor.path);
     let mut rows: Vec<Row> = Vec::new();
-    for chunk in chunks.scan(sensor, from, to).map_err(|error| format!("scanning {}: {error}", sensor.path))? {
-        let chunk = chunk.map_err(|error| format!("scanning {}: {error}", sensor.path))?;
+    let mut ranges = std::iter::once(SensorRange { sensor, from, to });
+    let reader = snapshot.open(&mut ranges).map_err(failed)?;
+    for chunk in reader.scan(&ScanRequest::readings(sensor, from, to)).map_err(failed)?.chunks() {
+        let chunk = chunk.map_err(failed)?;
         if chunk.times.is_empty() || chunk.times.len() > CHUNK_ROWS_MAX || chunk.times.len() != chunk.column.len() {
             return Err(format!("a chunk of {} times and {} values", chunk.times.len(), chunk.column.len()));
         }
@@ -110,13 +142,13 @@ fn scan(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<
 }
 
 /// The one sensor of a path.
-fn info(store: &dyn ChunkStore, path: &str) -> Result<SensorInfo, String> {
+fn info(store: &dyn WritableStore, path: &str) -> Result<SensorInfo, String> {
     let mut found = store.sensors(&[pattern(path)?]);
     if found.len() == 1 { Ok(found.remove(0)) } else { Err(format!("{} sensors are {path}", found.len())) }
 }
 
 /// Everything that there is of a path now.
-fn all(store: &dyn ChunkStore, path: &str) -> Result<Vec<Row>, String> {
+fn all(store: &dyn WritableStore, path: &str) -> Result<Vec<Row>, String> {
     scan(store.snapshot().as_ref(), &info(store, path)?, i64::MIN, i64::MAX)
 }
 

@@ -74,7 +74,7 @@ impl Work for QueryRequest {
         let space = &self.stored.space;
         let sensors = space.sensors(&self.query.patterns);
         let mut rows = 0;
-        for batch in run_on(space.chunks(&sensors), sensors, &self.query)?.batches {
+        for batch in run_on(space.snapshot_for(&sensors), sensors, &self.query)?.batches {
             rows += black_box(batch?).num_rows() as u64;
         }
         ensure!(rows == self.rows, "{rows} rows came back of {}", self.rows);

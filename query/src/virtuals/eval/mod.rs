@@ -1,7 +1,7 @@
 //! Computes virtual sensors, chunk by chunk.
 //!
-//! - In: [`Chunks`] of measured sensors, and what the computed ones are ([`SensorLookup`]).
-//! - Out: [`Chunks`] of both. A computed sensor's times are whole multiples of its interval since the Unix epoch.
+//! - In: a snapshot of measured sensors, and the definitions of the computed ones ([`SensorLookup`]).
+//! - Out: a snapshot of both. A computed sensor's times are whole multiples of its interval since the Unix epoch.
 //! - Never: a value across a hole or a gap, or from infinity; memory that grows with the range or the number of operands; a computation that nobody
 //!   pulls.
 //!
@@ -28,6 +28,7 @@ mod along;
 mod compute;
 mod grid;
 mod group;
+mod measured;
 mod piece;
 mod plan;
 mod run;
@@ -39,101 +40,92 @@ mod reference;
 use std::sync::Arc;
 
 use wholegrain_store::{
-    ChunkIter, Chunks, LineScan, ResultCache, ScanPartIter, SensorInfo, SnapshotVersion, StoreError,
+    ReadSnapshot, ResultCache, Scan, ScanRequest, SensorRange, SnapshotReader, SnapshotVersion, StoreError,
 };
 
 use super::SensorLookup;
+use measured::MeasuredReadings;
 use plan::EvalPlan;
 
 pub use plan::{EDGES_MAX, INTERVAL_NS_UNKNOWN, STAGES_MAX, interval_ns};
 
 /// Measured readings, and the derived readings of virtual sensors.
-pub struct ComputedChunks {
-    inner: Arc<dyn Chunks>,
-    resolve: Arc<dyn SensorLookup>,
-    kept: Option<ResultCache>,
+pub struct ComputedSnapshot {
+    measured: Arc<dyn ReadSnapshot>,
+    lookup: Arc<dyn SensorLookup>,
+    cache: Option<ResultCache>,
 }
 
-impl ComputedChunks {
-    /// Over `inner`. Results are cached if `kept` is given and `inner` has a snapshot version ([`Chunks::snapshot_version`]).
-    pub fn new(inner: Box<dyn Chunks>, resolve: Arc<dyn SensorLookup>, kept: Option<ResultCache>) -> Self {
-        Self { inner: inner.into(), resolve, kept }
+impl ComputedSnapshot {
+    /// Over the measured readings of `measured`. Results are cached if `cache` is given and `measured` has a version ([`ReadSnapshot::version`]).
+    pub fn new(measured: Box<dyn ReadSnapshot>, lookup: Arc<dyn SensorLookup>, cache: Option<ResultCache>) -> Self {
+        Self { measured: measured.into(), lookup, cache }
     }
 }
 
-impl Chunks for ComputedChunks {
-    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
-        if !sensor.id.is_computed() {
-            return self.inner.scan(sensor, from, to);
-        }
-        let plan = EvalPlan::new(self.resolve.as_ref(), sensor)?;
-        let kept = self.kept.as_ref().zip(self.inner.snapshot_version());
-        let kept = kept.map(|(kept, moment)| kept.of(plan.cache_key.clone(), moment));
-        Ok(Box::new(series::ComputedSeries::new(self.inner.clone(), Arc::new(plan), kept, from, to)))
-    }
-
-    fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
-        if sensor.id.is_computed() { self.scan(sensor, from, to) } else { self.inner.scan_beside(sensor, from, to) }
-    }
-
-    fn scan_windows(
-        &self,
-        sensor: &SensorInfo,
-        from: i64,
-        to: i64,
-        every: Option<i64>,
-    ) -> Result<Option<ScanPartIter>, StoreError> {
-        if sensor.id.is_computed() {
-            return Ok(None);
-        }
-        self.inner.scan_windows(sensor, from, to, every)
-    }
-
-    fn scan_lines(
-        &self,
-        sensor: &SensorInfo,
-        from: i64,
-        to: i64,
-        every: Option<i64>,
-        bound_ns: i64,
-    ) -> Result<Option<LineScan>, StoreError> {
-        if sensor.id.is_computed() {
-            return Ok(None);
-        }
-        self.inner.scan_lines(sensor, from, to, every, bound_ns)
-    }
-
-    fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
-        self.inner.tier(from, to, every)
+impl ReadSnapshot for ComputedSnapshot {
+    fn open(&self, ranges: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        let reader = self.measured.open(&mut ranges.filter(is_measured))?;
+        let cache = self.cache.clone().zip(self.measured.version());
+        let snapshot = self.measured.clone();
+        Ok(Arc::new(ComputedReader {
+            measured: MeasuredReadings { snapshot, reader },
+            lookup: self.lookup.clone(),
+            cache,
+        }))
     }
 
     fn resolutions(&self) -> Vec<i64> {
-        self.inner.resolutions()
+        self.measured.resolutions()
     }
 
-    fn prefetch(&self, sensors: &[SensorInfo]) {
-        let measured: Vec<SensorInfo> = sensors.iter().filter(|sensor| !sensor.id.is_computed()).cloned().collect();
-        self.inner.prefetch(&measured);
+    fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
+        self.measured.tier(from, to, every)
     }
 
-    fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
-        let measured: Vec<SensorInfo> = sensors.iter().filter(|sensor| !sensor.id.is_computed()).cloned().collect();
-        self.inner.prepare_notes(&measured, from, to);
-    }
-
-    fn snapshot_version(&self) -> Option<SnapshotVersion> {
-        self.inner.snapshot_version()
+    fn version(&self) -> Option<SnapshotVersion> {
+        self.measured.version()
     }
 
     fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
-        self.inner.spans(from, to)
+        self.measured.spans(from, to)
+    }
+
+    fn removed(&self, ranges: &mut dyn Iterator<Item = SensorRange<'_>>) -> Vec<String> {
+        self.measured.removed(&mut ranges.filter(is_measured))
     }
 
     fn notes(&self) -> Vec<String> {
-        self.inner.notes()
+        self.measured.notes()
     }
 
     fn warnings(&self, from: i64, to: i64) -> Vec<String> {
-        self.inner.warnings(from, to)
+        self.measured.warnings(from, to)
+    }
+}
+
+fn is_measured(range: &SensorRange<'_>) -> bool {
+    !range.sensor.id.is_computed()
+}
+
+struct ComputedReader {
+    measured: MeasuredReadings,
+    lookup: Arc<dyn SensorLookup>,
+    cache: Option<(ResultCache, SnapshotVersion)>,
+}
+
+impl SnapshotReader for ComputedReader {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+        if !request.sensor.id.is_computed() {
+            return self.measured.reader.scan(request);
+        }
+        if request.needs_windows() {
+            return Ok(Scan::empty(request));
+        }
+        let plan = EvalPlan::new(self.lookup.as_ref(), request.sensor)?;
+        let cache = self.cache.as_ref().map(|(cache, version)| cache.of(plan.cache_key.clone(), *version));
+        let (from, to) = (request.from, request.to);
+        let series = series::ComputedSeries::new(self.measured.clone(), Arc::new(plan), cache, from, to);
+        Ok(Scan::of_chunks(request, series))
     }
 }

@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Unit, Value, ValueType};
-use wholegrain_store::{Chunk, ChunkIter, Chunks, SensorId, SensorInfo, StoreError};
+use wholegrain_store::{
+    Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
+};
 
 use super::super::ast::{Along, Binary, Expr, ExprNode, Function, Unary};
 use super::super::{CheckedDefinition, Definition, MissingOperands, SensorLookup, VirtualSensor, parse};
-use super::{ComputedChunks, interval_ns};
+use super::{ComputedSnapshot, interval_ns};
 use crate::{Agg, HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN, Scale};
 
 pub(super) const MS: i64 = 1_000_000;
@@ -119,10 +121,18 @@ impl SensorLookup for World {
 }
 
 /// The readings of a world, and how many rows were read.
+#[derive(Clone)]
 pub(super) struct Readings(pub Arc<World>, pub Arc<Mutex<u64>>);
 
-impl Chunks for Readings {
-    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+impl ReadSnapshot for Readings {
+    fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl SnapshotReader for Readings {
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
+        let ScanRequest { sensor, from, to, .. } = *request;
         let Some((_, rows)) = self.0.measured.iter().find(|(info, _)| info.id == sensor.id) else {
             return Err(StoreError::Sensor(format!("{} is scanned and is not measured", sensor.path)));
         };
@@ -130,15 +140,16 @@ impl Chunks for Readings {
         let (size, read) = (self.0.chunk.max(1), self.1.clone());
         let value_type = sensor.value_type;
         let starts: Vec<usize> = (0..rows.len()).step_by(size).collect();
-        Ok(Box::new(starts.into_iter().map(move |start| {
+        let chunk = move |start| {
             let rows = &rows[start..rows.len().min(start + size)];
             *read.lock().unwrap() += rows.len() as u64;
-            Ok(chunk(rows, value_type))
-        })))
+            Ok(chunk_of(rows, value_type))
+        };
+        Ok(Scan::of_chunks(request, starts.into_iter().map(chunk)))
     }
 }
 
-fn chunk(rows: &[(i64, Option<Value>)], value_type: ValueType) -> Chunk {
+fn chunk_of(rows: &[(i64, Option<Value>)], value_type: ValueType) -> Chunk {
     let mut gaps = Gaps::default();
     rows.iter().enumerate().filter(|(_, row)| row.1.is_none()).for_each(|(at, _)| gaps.set(at, rows.len()));
     let values = match value_type {
@@ -433,9 +444,9 @@ fn binary(operator: Binary, a: f64, b: f64) -> Option<f64> {
 }
 
 /// The rows of a chunked scan.
-pub(super) fn rows(chunks: ChunkIter) -> Result<Vec<(i64, Option<f64>)>, StoreError> {
+pub(super) fn rows(scan: Scan) -> Result<Vec<(i64, Option<f64>)>, StoreError> {
     let mut rows = Vec::new();
-    for chunk in chunks {
+    for chunk in scan.chunks() {
         let chunk = chunk?;
         assert_eq!(chunk.times.len(), chunk.column.len());
         assert!(!chunk.times.is_empty(), "an empty chunk");
@@ -459,8 +470,9 @@ pub(super) fn definition(path: &str, expression: &str, unit: &str) -> Definition
 
 pub(super) fn scan(world: &Arc<World>, path: &str, from: i64, to: i64) -> Result<Vec<(i64, Option<f64>)>, StoreError> {
     let readings = Readings(world.clone(), Arc::default());
-    let computed = ComputedChunks::new(Box::new(readings), world.clone(), None);
-    rows(computed.scan(&world.info(path), from, to)?)
+    let computed = ComputedSnapshot::new(Box::new(readings), world.clone(), None);
+    let reader = computed.open(&mut std::iter::empty())?;
+    rows(reader.scan(&ScanRequest::readings(&world.info(path), from, to))?)
 }
 
 #[track_caller]

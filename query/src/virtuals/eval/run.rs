@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wholegrain_store::{Chunks, StoreError};
+use wholegrain_store::StoreError;
 
 use super::super::ast::Along;
 use super::along::{TrailingState, first_needed};
 use super::compute::StageColumns;
 use super::grid::{GridSampler, GridSink, GridSteps, OperandTrack};
 use super::group::GroupSums;
+use super::measured::MeasuredReadings;
 use super::plan::{EvalPlan, EvalStage, MeasuredOperand, OperandGroup, OperandSource, StageOperand};
 
 /// The most points of one slice.
@@ -56,7 +57,7 @@ enum PieceSlot {
 /// A stretch on its way.
 pub(super) struct StageRun {
     plan: Arc<EvalPlan>,
-    inner: Arc<dyn Chunks>,
+    measured: MeasuredReadings,
     stages: Vec<RunProgress>,
     /// For each stage, who is made from it.
     above: Vec<Vec<(usize, PieceSlot)>>,
@@ -69,7 +70,7 @@ pub(super) struct StageRun {
 
 impl StageRun {
     /// From the point `wanted` of the last stage on.
-    pub fn new(plan: Arc<EvalPlan>, inner: Arc<dyn Chunks>, wanted: i64) -> Self {
+    pub fn new(plan: Arc<EvalPlan>, measured: MeasuredReadings, wanted: i64) -> Self {
         let count = plan.stages.len();
         let mut needed = vec![i64::MAX; count];
         needed[count - 1] = wanted;
@@ -98,7 +99,7 @@ impl StageRun {
             plan.stages.iter().zip(&needed).map(|(stage, first)| RunProgress::new(stage, *first)).collect();
         let times = plan.stages.iter().zip(&needed).map(|(stage, first)| first.saturating_mul(stage.grid));
         let cursor = times.min().unwrap_or(0);
-        Self { slice_ns: slice_ns(&plan), plan, inner, stages, above, cursor, wanted }
+        Self { slice_ns: slice_ns(&plan), plan, measured, stages, above, cursor, wanted }
     }
 
     /// Everything before this time has been computed; before the first slice, nothing from it on.
@@ -167,7 +168,7 @@ impl StageRun {
         for (operand, edge) in stage.operands.iter().zip(&mut progress.operands) {
             let track = match (&operand.source, edge) {
                 (OperandSource::Measured(measured), _) => {
-                    read(self.inner.as_ref(), measured, operand.steps, stage.grid, point, len)?
+                    read(&self.measured, measured, operand.steps, stage.grid, point, len)?
                 }
                 (OperandSource::Stage(_), Some(edge)) => edge.track.take(len),
                 (OperandSource::Stage(_), None) => OperandTrack::holes(point, len),
@@ -177,7 +178,7 @@ impl StageRun {
         }
         let mut groups = Vec::with_capacity(stage.groups.len());
         for (group, (sums, edges)) in stage.groups.iter().zip(&mut progress.groups) {
-            let mut all = add_up(self.inner.as_ref(), stage, group, point, len)?;
+            let mut all = add_up(&self.measured, stage, group, point, len)?;
             let mut below = sums.take(len);
             for (rank, edge) in edges.iter_mut().enumerate() {
                 let Some(edge) = edge else { continue };
@@ -258,7 +259,7 @@ impl RunProgress {
 
 /// A measured sensor's values at the points from `point` on, to the sink. Only one chunk of it is in memory.
 fn sample(
-    inner: &dyn Chunks,
+    readings: &MeasuredReadings,
     of: &MeasuredOperand,
     grid: i64,
     point: i64,
@@ -269,7 +270,7 @@ fn sample(
     let (from, to) = ((point * grid).saturating_sub(of.bridge), ((end - 1) * grid).saturating_add(of.bridge));
     let mut sampler = GridSampler::new(grid, of.bridge);
     let mut values = Vec::new();
-    for chunk in inner.scan(&of.info, from, to.saturating_add(1))? {
+    for chunk in readings.scan(&of.info, from, to.saturating_add(1))? {
         let chunk = chunk?;
         of.raw.convert(&chunk, &mut values);
         sampler.feed(&chunk.times, &values, (point, end), sink);
@@ -279,7 +280,7 @@ fn sample(
 
 /// The same as a track, of its values or its steps.
 fn read(
-    inner: &dyn Chunks,
+    readings: &MeasuredReadings,
     of: &MeasuredOperand,
     steps: bool,
     grid: i64,
@@ -288,13 +289,13 @@ fn read(
 ) -> Result<OperandTrack, StoreError> {
     if !steps {
         let mut track = OperandTrack::holes(point, len);
-        sample(inner, of, grid, point, len, &mut track)?;
+        sample(readings, of, grid, point, len, &mut track)?;
         return Ok(track);
     }
     let mut steps = GridSteps::new(&of.info, &of.raw, grid, of.bridge, point, len);
     let from = ((point - 1) * grid).saturating_sub(of.bridge);
     let to = ((point + len as i64 - 1) * grid).saturating_add(of.bridge);
-    for chunk in inner.scan(&of.info, from, to.saturating_add(1))? {
+    for chunk in readings.scan(&of.info, from, to.saturating_add(1))? {
         steps.feed(&chunk?);
     }
     Ok(steps.finish())
@@ -302,7 +303,7 @@ fn read(
 
 /// Adds one measured member to the sums.
 fn add_member(
-    inner: &dyn Chunks,
+    readings: &MeasuredReadings,
     grid: i64,
     along: Option<Along>,
     member: &StageOperand,
@@ -311,9 +312,9 @@ fn add_member(
 ) -> Result<(), StoreError> {
     let OperandSource::Measured(measured) = &member.source else { return Ok(()) };
     let point = sums.base;
-    let Some(along) = along else { return sample(inner, measured, grid, point, len, sums) };
+    let Some(along) = along else { return sample(readings, measured, grid, point, len, sums) };
     if member.steps {
-        let mut track = read(inner, measured, true, grid, point, len)?;
+        let mut track = read(readings, measured, true, grid, point, len)?;
         if along == Along::Rate {
             let seconds = grid as f64 / 1e9;
             track.values.iter_mut().for_each(|value| *value /= seconds);
@@ -327,7 +328,7 @@ fn add_member(
     let end = point + len as i64;
     while next < end {
         let part = (end - next).min(SLICE_POINTS_MAX);
-        let mut track = read(inner, measured, false, grid, next, part as usize)?;
+        let mut track = read(readings, measured, false, grid, next, part as usize)?;
         state.run(next, &mut track.values);
         let skip = usize::try_from(point - next).unwrap_or(0).min(part as usize);
         drop(track.take(skip));
@@ -339,7 +340,7 @@ fn add_member(
 
 /// What the measured members of a group come to, on several cores where that pays.
 fn add_up(
-    inner: &dyn Chunks,
+    readings: &MeasuredReadings,
     stage: &EvalStage,
     group: &OperandGroup,
     point: i64,
@@ -361,7 +362,7 @@ fn add_up(
                 break;
             }
             sums.rank = *rank as u32;
-            let added = add_member(inner, stage.grid, group.along, member, &mut sums, len);
+            let added = add_member(readings, stage.grid, group.along, member, &mut sums, len);
             added.inspect_err(|_| failed.store(true, Relaxed))?;
         }
         Ok(sums)

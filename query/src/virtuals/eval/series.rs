@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Column, ColumnValues, Gaps};
-use wholegrain_store::{CachedResults, Chunk, Chunks, StoreError};
+use wholegrain_store::{CachedResults, Chunk, StoreError};
 
 use super::grid::OperandTrack;
+use super::measured::MeasuredReadings;
 use super::piece::{ChunkAssembly, decode, encode};
 use super::plan::EvalPlan;
 use super::run::{StageRun, slice_ns};
@@ -21,7 +22,7 @@ const GROWTH: i64 = 4;
 const ASKED_PART: i64 = 4;
 
 pub(super) struct ComputedSeries {
-    inner: Arc<dyn Chunks>,
+    measured: MeasuredReadings,
     plan: Arc<EvalPlan>,
     kept: Option<CachedResults>,
     /// Where there may be readings.
@@ -45,7 +46,7 @@ pub(super) struct ComputedSeries {
 
 impl ComputedSeries {
     pub(crate) fn new(
-        inner: Arc<dyn Chunks>,
+        measured: MeasuredReadings,
         plan: Arc<EvalPlan>,
         kept: Option<CachedResults>,
         from: i64,
@@ -55,10 +56,10 @@ impl ComputedSeries {
         let (least, most) = (-(1i64 << 62), 1i64 << 62);
         let (from, to) = (from.clamp(least, most), to.clamp(least, most));
         let margin = plan.cache_key.ahead_ns;
-        let spans = inner.spans(from.saturating_sub(margin), to.saturating_add(margin));
+        let spans = measured.snapshot.spans(from.saturating_sub(margin), to.saturating_add(margin));
         let slice_ns = slice_ns(&plan);
         Self {
-            inner,
+            measured,
             plan,
             kept,
             spans,
@@ -122,7 +123,7 @@ impl ComputedSeries {
             let mut to = from.saturating_add(wide).min(last.saturating_add(1));
             let mut found = None;
             for measured in self.plan.stages.iter().flat_map(super::plan::EvalStage::measured) {
-                let chunk = self.inner.scan(&measured.info, from, to)?.next().transpose()?;
+                let chunk = self.measured.scan(&measured.info, from, to)?.next().transpose()?;
                 if let Some(time) = chunk.and_then(|chunk| chunk.times.first().copied()) {
                     (found, to) = (Some(time), time);
                 }
@@ -143,7 +144,7 @@ impl ComputedSeries {
         let piece = self.piece_of(time);
         let begin = if self.is_worth_keeping(piece) { self.times_of(piece).0 } else { time };
         let point = (begin - 1).div_euclid(self.plan.root().grid) + 1;
-        StageRun::new(self.plan.clone(), self.inner.clone(), point)
+        StageRun::new(self.plan.clone(), self.measured.clone(), point)
     }
 
     /// Caches the piece being assembled; no rows follow up to its end.
@@ -260,7 +261,7 @@ impl ComputedSeries {
         let is_stable = end.saturating_add(cache_key.ahead_ns).saturating_add(STABLE_NS) <= self.plan.newest;
         let (first, last) = (start.saturating_sub(cache_key.back_ns), end.saturating_add(cache_key.ahead_ns));
         // A result is not cached while data is missing that may come back, nor if it has no rows: those are found quickly.
-        if is_stable && piece.sampled.contains(&true) && self.inner.warnings(first, last).is_empty() {
+        if is_stable && piece.sampled.contains(&true) && self.measured.snapshot.warnings(first, last).is_empty() {
             kept.put(piece.number, &encode(&piece.values, &piece.sampled));
         }
     }

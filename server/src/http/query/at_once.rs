@@ -57,8 +57,8 @@ fn run(
     format: ResponseFormat,
     until: Instant,
 ) -> Option<(QueryHead, Bytes)> {
-    let chunks = api.space.chunks(sensors);
-    let mut result = wholegrain_query::run_on(chunks, sensors.clone(), query).ok()?;
+    let snapshot = api.space.snapshot_for(sensors);
+    let mut result = wholegrain_query::run_on(snapshot, sensors.clone(), query).ok()?;
     let head = QueryHead::of(&result);
     let mut told = std::mem::take(&mut result.warnings);
     told.append(&mut result.notes);
