@@ -121,10 +121,10 @@ fn it_names_every_function_and_bound() {
         (NODES_MAX, "numbers"),
         (NESTED_MAX, "parentheses"),
         (DEPTH_MAX, "nested operations"),
-        (OPERANDS_MAX, "directly"),
-        (CHAIN_MAX, "from the other"),
+        (OPERANDS_MAX, "direct operands"),
+        (CHAIN_MAX, "a chain of"),
         (DEFINITIONS_MAX, "definitions"),
-        (INSTANCES_MAX, "all definitions make"),
+        (INSTANCES_MAX, "sensors of all definitions"),
     ] {
         let bounds = text.split("## Bounds").nth(1).unwrap();
         let found = bounds.lines().any(|line| line.contains(&bound.to_string()) && line.contains(name));
