@@ -1,7 +1,6 @@
-//! What a read of each of a job's files costs, against bare `pread`s of the same files into a buffer, in turns within one run, on a
-//! real job of one process: `cargo run --release -p wholegrain-sources --example job_read_cost [ROUNDS]`, as root. Files that
-//! this machine's kernel does not have are read from the recorded tree, where only the parser's own time means anything. At
-//! last, what a look at the processes costs.
+//! Measures the cost of a read of each file of a job, alternating with bare `pread`s of the same files, on a real job of one process:
+//! `cargo run --release -p wholegrain-sources --example job_read_cost [ROUNDS]`, as root. Files that the kernel lacks are read from the recorded
+//! tree, where only the parser's time is meaningful. Then measures the cost of a read of the processes.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -15,12 +14,12 @@ use wholegrain_sources::job::{JobPart, JobPlace};
 use wholegrain_sources::{Reader, Roots, Row, SOURCES};
 
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "blkio", "pids"];
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const READS_A_ROUND: u32 = 100;
-/// Processes of the job when the look at them is measured.
+/// The numbers of processes of the job in the measurements.
 const PROCESSES: [usize; 3] = [1, 16, 128];
 
-/// Directories of a job, removed at the end.
+/// Directories of a job, removed when dropped.
 struct Job {
     place: JobPlace,
     children: Vec<Child>,
@@ -144,7 +143,7 @@ impl Job {
         self.place.v1.values().chain(&self.place.v2)
     }
 
-    /// The file of a part: those of version 1 begin with their controller's name.
+    /// The file of a part. Files of version 1 begin with the name of their controller.
     fn file(&self, part: &str) -> PathBuf {
         let Some(name) = part.strip_prefix("v1/") else { return self.place.v2.clone().unwrap_or_default().join(part) };
         let controller = name.split('.').next().unwrap_or_default();
@@ -165,7 +164,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // One that has ended already is what is wanted.
+            // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

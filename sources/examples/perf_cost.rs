@@ -1,7 +1,6 @@
-//! What a read of the default software events costs by the source's reader, against a bare loop of read(2) over groups of the
-//! same events, in turns within one run, for the node and for a job; then what the kernel's part depends on: `cargo run
-//! --release -p wholegrain-sources --example perf_cost [CGROUP]`, as root. The cgroup stands for a job's; without one the root
-//! of the unified hierarchy does.
+//! Measures the cost of a read of the default software events by the source's reader, alternating with a bare loop of read(2) over groups of the
+//! same events, for the node and for a job; then the cost of the kernel in several situations: `cargo run --release -p wholegrain-sources
+//! --example perf_cost [CGROUP]`, as root. The cgroup, by default the root of the unified hierarchy, represents a job.
 
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
@@ -12,17 +11,17 @@ use wholegrain_model::config::Document;
 use wholegrain_sources::job::JobPlace;
 use wholegrain_sources::{ConfigureContext, Reader, Row, SOURCES};
 
-/// The events of [`CONFIG`] as the kernel numbers them.
+/// The kernel's numbers of the events of [`CONFIG`].
 const SOFTWARE: [u64; 6] = [1, 3, 4, 2, 5, 6];
 const NAMES: &str =
     "[\"task-clock\", \"context-switches\", \"cpu-migrations\", \"page-faults\", \"minor-faults\", \"major-faults\"]";
 const ROUNDS: usize = 300;
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const READS_A_ROUND: u32 = 100;
-/// How many, time enabled, time running, and a count and an id for each event.
+/// The words of a read: number of events, time enabled, time running, and a count and an id for each event.
 const WORDS: usize = 3 + 2 * SOFTWARE.len();
 
-/// `struct perf_event_attr` in its 64 bytes of version 0.
+/// The 64 bytes of `struct perf_event_attr` in version 0.
 #[repr(C)]
 #[derive(Default)]
 struct Attr {
@@ -47,7 +46,7 @@ fn main() {
         Some(cgroup) => measure("job", Some(cgroup), job_reader(cgroup)),
         None => println!("no unified hierarchy is mounted: name a cgroup of the controller perf_event"),
     }
-    // The kernel asks a CPU for the counts of what runs there now, and interrupts it for that.
+    // The kernel interrupts a CPU to get the counts of the program that runs there.
     run_on_first_cpu();
     println!("us a bare read of one CPU's group, from the first CPU");
     let one = |what: &str, cgroup: Option<&Path>, cpu: usize| {
@@ -106,7 +105,7 @@ fn measure(scope: &str, cgroup: Option<&Path>, (mut reader, sensors): (Box<dyn R
     println!("{scope:<6} {:>5} {alone:>8.2} {parsed:>8.2} {more:>8.2} {:>6.2}", leaders.len(), parsed / alone);
 }
 
-/// The leaders of groups of the same events, one on each CPU that is online.
+/// The leaders of groups of the same events, one on each online CPU.
 fn bare(cgroup: Option<&Path>) -> Vec<i32> {
     let directory = cgroup.map(|path| std::fs::File::open(path).expect("the cgroup's directory opens"));
     let (target, flags) = directory.as_ref().map_or((-1, 0u64), |directory| (directory.as_raw_fd(), 4));

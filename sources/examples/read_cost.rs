@@ -1,5 +1,4 @@
-//! What a read of each group costs on the real /proc and /sys, against bare `pread`s of the same files into a buffer, in
-//! turns within one run: `cargo run --release -p wholegrain-sources --example read_cost [ROUNDS]`.
+//! Measures the cost of a read of each group on the running machine, alternating with bare `pread`s of the same files into a buffer: `cargo run --release -p wholegrain-sources --example read_cost [ROUNDS]`.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -10,10 +9,10 @@ use std::time::{Duration, Instant};
 use wholegrain_model::config::Document;
 use wholegrain_sources::{ConfigureContext, GroupPlan, Row, SOURCES};
 
-/// The files whose sum is shown, then the others.
+/// The groups of the sum, then the other groups.
 const TOGETHER: [&str; 3] = ["meminfo", "vmstat", "stat"];
 const OTHERS: [&str; 5] = ["loadavg", "net/dev", "net/snmp", "net/netstat", "diskstats"];
-/// What every Linux machine has many of in /sys.
+/// Files of /sys that every Linux machine has.
 const STATISTICS: &str = "/sys/class/net/lo/statistics";
 const CONFIG: &str = r#"
 [[sources.sysfs.files]]
@@ -22,7 +21,7 @@ name = "{1}"
 [sources.tester]
 sensors = 10000
 "#;
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const READS_A_ROUND: u32 = 100;
 
 struct Group {
@@ -51,7 +50,7 @@ fn main() {
     measure("tester", &mut groups("tester"), &[], rounds);
 }
 
-/// The number of values and the medians of a bare read and of one by the group's reader, in us.
+/// The number of values, and the medians of a bare read and of a read by the group's reader, in us.
 fn measure(name: &str, groups: &mut [Group], paths: &[PathBuf], rounds: usize) -> (usize, f64, f64) {
     let Some(group) = groups.iter_mut().find(|group| group.plan.name == name) else {
         println!("{name:<24} is not on this machine");

@@ -1,4 +1,4 @@
-//! A kernel's file that stays open and is read again and again into the same buffer.
+//! A file that stays open and is read at each sample into the same buffer.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,79 +10,82 @@ use std::path::Path;
 
 use crate::descriptors::{Descriptor, Quota};
 
-/// The file systems that the kernel makes up, whose files cannot be replaced under an open descriptor (linux/magic.h):
-/// proc, sysfs, cgroup 2, cgroup.
+/// File systems of the kernel, whose files cannot be replaced while they are open (linux/magic.h): proc, sysfs, cgroup 2, cgroup.
 const KERNEL_FILE_SYSTEMS: [u64; 4] = [0x9fa0, 0x6265_6572, 0x6367_7270, 0x0027_e0eb];
 
-/// The largest file that is read, in bytes. /proc/stat of 4096 CPUs with 10,000 interrupts takes under 1 MiB.
+/// The maximum length of a file. /proc/stat of 4096 CPUs with 10,000 interrupts has less than 1 MiB.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
-/// A path that is opened when first read and then kept open. After an error it is opened anew at the next read.
+/// A file that is opened by its first read and stays open. After an error the next read opens it again.
 pub struct PolledFile {
     path: CString,
-    open: Option<Open>,
-    /// Whose descriptor it is; `None` for the node's own files, which nothing bounds but the system.
+    open: Option<OpenFile>,
+    /// Pays for the descriptor; `None` for files of the node, which only the system limits.
     quota: Option<Quota>,
 }
 
-struct Open {
+struct OpenFile {
     file: File,
     _descriptor: Option<Descriptor>,
-    /// On a real file system (a recorded tree), where a file can be removed or replaced while it is open.
+    /// The file is on another file system (a recorded tree), where it can be removed or replaced while it is open.
     replaceable: bool,
 }
 
-/// An `errno`.
+/// A number of the system's `errno`.
 pub type Errno = i32;
 
 impl PolledFile {
-    /// Of a path; nothing is opened yet. A path that no file can have (with a NUL in it) gives an error when read.
+    /// Opens nothing yet. Reads of a path that contains a NUL give an error.
     pub fn new(path: &Path) -> Self {
         Self { path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(), open: None, quota: None }
     }
 
-    /// The same for a file of a job, whose descriptor is one of those that jobs may have.
+    /// The same for a file of a job, with a descriptor of the quota of jobs.
     pub fn of_job(path: &Path, quota: &Quota) -> Self {
         Self { quota: Some(quota.clone()), ..Self::new(path) }
     }
 
-    /// One `pread` from the beginning into `buffer`: for files that fit into it and come whole.
+    /// Reads from the beginning with one `pread`, for files that fit into `buffer` and need one read.
     pub fn read_once(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let result = self.current().and_then(|file| read_at(file, buffer, 0));
-        self.closed_on_error(result)
+        self.close_on_error(result)
     }
 
-    /// The whole content into `buffer`, which grows only when the content has grown over it; gives the length.
+    /// Reads the whole content into `buffer`, which grows if it is too short. Gives the length.
     ///
-    /// Files of several records come in pieces, and only a further read that gives nothing tells the end. `whole` saves that
-    /// read: it says of what has come so far that it is all.
-    pub fn read_whole(&mut self, buffer: &mut Vec<u8>, whole: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
-        let result = self.current().and_then(|file| fill(file, buffer, whole));
-        self.closed_on_error(result)
+    /// The kernel gives a file of several records in several reads, and an empty read shows the end. `is_complete` saves that read: it recognizes a
+    /// complete content.
+    pub fn read_whole(&mut self, buffer: &mut Vec<u8>, is_complete: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
+        let result = self.current().and_then(|file| fill(file, buffer, is_complete));
+        self.close_on_error(result)
     }
 
-    /// The same for a file that may well be empty, such as a cgroup's `io.stat` before any I/O.
-    pub fn read_whole_or_empty(&mut self, buffer: &mut Vec<u8>, whole: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
-        match self.current().and_then(|file| fill(file, buffer, whole)) {
+    /// The same for a file that may be empty, such as a cgroup's `io.stat` before the first I/O.
+    pub fn read_whole_or_empty(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        is_complete: impl Fn(&[u8]) -> bool,
+    ) -> Result<usize, Errno> {
+        match self.current().and_then(|file| fill(file, buffer, is_complete)) {
             Ok(length) => Ok(length),
-            error => self.closed_on_error(error),
+            error => self.close_on_error(error),
         }
     }
 
-    /// Opens it now rather than at the first read. What hinders that is told by the read, which tries again.
+    /// Opens the file before the first read. After an error the first read tries again and gives the error.
     pub fn open_now(&mut self) {
         let _ = self.current();
     }
 
-    fn closed_on_error(&mut self, result: Result<usize, Errno>) -> Result<usize, Errno> {
+    fn close_on_error(&mut self, result: Result<usize, Errno>) -> Result<usize, Errno> {
         match result {
-            // An empty file is one that is going away or not filled yet: none of the kernel's is empty.
+            // The kernel has no empty files: this one is being removed or written.
             Ok(0) => {
                 self.close();
                 Err(libc::ENODATA)
             }
             Ok(length) => Ok(length),
-            // The device is still there and only has nothing to say now.
+            // The device still exists and has no value at the moment.
             Err(errno @ (libc::EIO | libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::ENODATA)) => Err(errno),
             Err(errno) => {
                 self.close();
@@ -91,7 +94,7 @@ impl PolledFile {
         }
     }
 
-    /// The open file: opened now if it is not, or if what is open is no longer what the path names.
+    /// The open file. Opens it if it is closed, or if the path names another file now.
     #[inline]
     fn current(&mut self) -> Result<&File, Errno> {
         if self.open.as_ref().is_some_and(|open| open.replaceable && is_unlinked(&open.file)) {
@@ -100,7 +103,7 @@ impl PolledFile {
         if self.open.is_none() {
             self.open = Some(open_path(&self.path, self.quota.as_ref())?);
         }
-        // Without moving it out and back, which took 55 instructions of each read.
+        // Moving the file out and back took 55 instructions of each read.
         self.open.as_ref().map(|open| &open.file).ok_or(libc::EBADF)
     }
 
@@ -110,7 +113,7 @@ impl PolledFile {
     }
 }
 
-/// Reads a file once, for discovery.
+/// Reads a file once, for a discovery.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();
     let length = PolledFile::new(path).read_whole(&mut buffer, |_| false).map_err(io::Error::from_raw_os_error)?;
@@ -118,8 +121,7 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
-/// Whether an error says that there is no such file here, or nothing behind it: any other (no right, no descriptor, no memory, a
-/// device that is busy) says nothing about that.
+/// Whether an error shows that the file or its device does not exist. Other errors (no permission, descriptor or memory, a busy device) do not.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -127,30 +129,30 @@ pub fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Opening by a path that is kept as a C string, as the standard library's way allocates for long paths.
+/// Opens a path in the form of a C string. The standard library would allocate for long paths.
 #[cold]
-fn open_path(path: &CString, quota: Option<&Quota>) -> Result<Open, Errno> {
+fn open_path(path: &CString, quota: Option<&Quota>) -> Result<OpenFile, Errno> {
     let descriptor = quota.map(|quota| quota.take().ok_or(libc::EMFILE)).transpose()?;
     // SAFETY: `path` ends in a NUL and outlives the call.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK) };
     if fd < 0 {
         return Err(errno(&io::Error::last_os_error()));
     }
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let file = unsafe { File::from_raw_fd(fd) };
     // SAFETY: `statfs` is plain numbers, for which zero is a value.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `system` is writable.
     let known = unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } == 0;
     let replaceable = !(known && KERNEL_FILE_SYSTEMS.contains(&(system.f_type as u64)));
-    Ok(Open { file, _descriptor: descriptor, replaceable })
+    Ok(OpenFile { file, _descriptor: descriptor, replaceable })
 }
 
 fn is_unlinked(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-fn fill(file: &File, buffer: &mut Vec<u8>, whole: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
+fn fill(file: &File, buffer: &mut Vec<u8>, is_complete: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
     let mut length = 0;
     loop {
         if length == buffer.len() {
@@ -161,7 +163,7 @@ fn fill(file: &File, buffer: &mut Vec<u8>, whole: impl Fn(&[u8]) -> bool) -> Res
         }
         let count = read_at(file, &mut buffer[length..], length as u64)?;
         length += count;
-        if count == 0 || (length < buffer.len() && whole(&buffer[..length])) {
+        if count == 0 || (length < buffer.len() && is_complete(&buffer[..length])) {
             return Ok(length);
         }
     }
@@ -180,21 +182,21 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> 
     }
 }
 
-/// As pread(2). Not through the C library's function of that name, which in a program of several threads makes the thread ready to be
-/// cancelled before each call and undoes it after: nobody cancels threads here, and some forty files are read at a tick.
+/// As pread(2). The C library's function enables the cancellation of the thread before each call, and disables it afterwards, in a program with several
+/// threads. Threads are not cancelled here, and each tick reads about forty files.
 #[cfg(target_pointer_width = "64")]
 #[inline]
 fn pread(file: &File, buffer: &mut [u8], offset: u64) -> libc::c_long {
-    // SAFETY: the descriptor is open, and the buffer is writable for as many bytes as are asked for. Both the length and the offset
+    // SAFETY: the descriptor is open, and the buffer is writable for the requested length. Length and offset
     // take one register each.
     unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), buffer.as_mut_ptr(), buffer.len(), offset) }
 }
 
-/// As pread(2).
+/// As pread(2), by the C library.
 #[cfg(not(target_pointer_width = "64"))]
 fn pread(file: &File, buffer: &mut [u8], offset: u64) -> libc::ssize_t {
     let offset = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
-    // SAFETY: the descriptor is open, and the buffer is writable for as many bytes as are asked for.
+    // SAFETY: the descriptor is open, and the buffer is writable for the requested length.
     unsafe { libc::pread(file.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), offset) }
 }
 

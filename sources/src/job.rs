@@ -1,8 +1,8 @@
-//! Sources at job scope: what can be read of one job.
+//! The job scope of sources: the sensors of one job.
 //!
-//! - In: where a job is on this node ([`JobPlace`]).
-//! - Out: parts ([`JobPart`]): what is read together, its sensors, and a reader for any choice of them.
-//! - Never: which of them are sampled and when; that is decided by the agent's rules, for each sensor, and changes.
+//! - In: the directories of a job on this node ([`JobPlace`]).
+//! - Out: parts ([`JobPart`]): sensors that are read together, and readers for any selection of them.
+//! - Never: the selection and the interval. The agent's rules decide them for each sensor, and change them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,71 +14,70 @@ use crate::plan::Slot;
 use crate::reader::Reader;
 use crate::source::ConfigureContext;
 
-/// Where a job is on this node.
+/// The directories, the owner and the CPUs of a job on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobPlace {
-    /// The level of the job's sensors' names (`JobRecord::level`).
+    /// The level in the names of the job's sensors (`JobRecord::level`).
     pub level: String,
-    /// Its directory in the unified hierarchy.
+    /// The directory in the unified hierarchy.
     pub v2: Option<PathBuf>,
-    /// Its directories in version 1 hierarchies, by controller (`cpuacct`, `memory`, `blkio`, `pids`, `cpuset`, `freezer`, …).
+    /// The directories in hierarchies of version 1, by controller (`cpuacct`, `memory`, `blkio`, `pids`, `cpuset`, `freezer`, …).
     pub v1: BTreeMap<String, PathBuf>,
-    /// Whose processes they are.
+    /// The user of the job's processes.
     pub uid: Option<u32>,
-    /// The CPUs it may use; empty for all, or when it could not be found out.
+    /// The CPUs that the job may use; empty for all, or if unknown.
     pub cpus: Vec<u32>,
 }
 
 impl JobPlace {
-    /// Its directory for a version 1 controller.
+    /// The directory of a controller of version 1.
     pub fn v1(&self, controller: &str) -> Option<&Path> {
         self.v1.get(controller).map(PathBuf::as_path)
     }
 }
 
-/// A source of readings of jobs.
+/// The job scope of a configured source.
 pub trait JobSource: Send {
-    /// What there is to read of a job. Called off the sampling path: when a job begins, when a reader says that its layout has
-    /// changed, and when the job's place changes. What this machine lacks is left out and told to `report` (one line for people
-    /// each; the caller logs each text once, whichever job it came from).
+    /// The parts of a job. The agent calls it outside the sampling path: when a job begins, when a reader reports a changed layout, and when the job's
+    /// place changes. `report` takes one line for the administrator about each thing that this machine lacks; the agent logs each text once,
+    /// whichever job it comes from.
     fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart>;
 
-    /// What the job's counters came to, its processes being gone; called before [`JobSource::forget`]. `None` where the source has
-    /// nothing that is read at intervals only, or never read it.
+    /// The final counters of a job whose processes have ended. The agent calls it before [`JobSource::forget`]. `None` if the counters come from
+    /// files that the agent reads itself, or if the job was never read.
     fn last(&mut self, _place: &JobPlace) -> Option<Last> {
         None
     }
 
-    /// The job is over: what was kept for it is given back.
+    /// Drops the state of a job that has ended.
     fn forget(&mut self, place: &JobPlace);
 }
 
-/// The last of a job's counters.
+/// The final counters of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Last {
-    /// Each with its value as read.
+    /// Sensors with their raw values.
     Counters(Vec<(SensorDef, i64)>),
-    /// They are not whole, for this reason: a clause for people.
+    /// The counters are incomplete: the reason, as a clause for messages.
     Unknown(&'static str),
 }
 
-/// What is read of a job with one system call, or as few as can be: one file, or one set of counters.
+/// Sensors of a job that are read together, with as few system calls as possible: one file, or one group of counters.
 pub struct JobPart {
-    /// For people, such as `cpu.stat`. Unique within the source.
+    /// Name in messages, such as `cpu.stat`. Unique within the source.
     pub name: String,
-    /// Everything it can give; names below the job, such as `cpu/usage`.
+    /// All sensors of the part, with names below the job, such as `cpu/usage`.
     pub sensors: Vec<SensorDef>,
-    /// The shortest interval that it can be read at; shorter ones are refused.
+    /// The shortest interval of a read. The agent refuses shorter ones.
     pub interval_min: Interval,
-    /// Whether a read can take long, so that it is made on a thread of its own.
+    /// Whether a read can block, so that the agent reads it on another thread.
     pub blocking: bool,
-    /// Makes a reader of a choice of the sensors.
+    /// Opens a reader for a selection of the sensors.
     pub open: OpenPart,
 }
 
-/// Makes a reader that puts the sensor `n` of [`JobPart::sensors`] at the place `slots[n]` of the row, and touches no other place of
-/// it; `None` for one that is not wanted. Called again with another choice when rules change, before the earlier reader is
-/// dropped: what must not start anew (counters) is shared between the readers of a part.
+/// Opens a reader that writes sensor `n` of [`JobPart::sensors`] to `slots[n]` of the row and no other slot; `None` leaves the sensor out. When rules
+/// change, the agent opens another reader before it drops the previous one. So the readers of a part share counters, which must not restart.
 pub type OpenPart = Box<dyn Fn(&[Slot]) -> Box<dyn Reader> + Send>;
 
 /// Creates the job scope of a source from its table of the configuration.

@@ -25,7 +25,7 @@ pub struct LineFileSource {
 }
 
 impl LineFileSource {
-    /// Opens nothing yet.
+    /// A source of this file, which it does not open yet.
     pub fn new(
         name: &'static str,
         file: PathBuf,

@@ -12,11 +12,11 @@ use crate::source::Timing;
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupOptions {
-    /// Default: the source's.
+    /// Without it the group has the interval of the source.
     pub interval: Option<Interval>,
-    /// Default: the source's, else 0.
+    /// Without it the group has the offset of the source, or 0.
     pub offset: Option<Interval>,
-    /// Default: the source's, else true.
+    /// Without it the group has the setting of the source, or true.
     pub synchronous: Option<bool>,
     /// The sensors to sample, by their names below the agent's prefix.
     #[serde(default)]

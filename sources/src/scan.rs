@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
         Self { bytes, at }
     }
 
-    /// The position in bytes.
+    /// The current position, in bytes.
     #[inline]
     pub fn position(&self) -> usize {
         self.at
@@ -205,7 +205,7 @@ impl<'a> Cursor<'a> {
         self
     }
 
-    /// Skips `text`.
+    /// Skips `text` if it follows.
     #[inline]
     pub fn literal(&mut self, text: &[u8]) -> Option<()> {
         self.bytes.get(self.at..)?.strip_prefix(text)?;
@@ -251,13 +251,13 @@ impl<'a> Cursor<'a> {
         is_end_of_value(self.bytes, self.at)
     }
 
-    /// Whether nothing follows.
+    /// Whether the position is at the end of the text.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
     }
 
-    /// The bytes that follow.
+    /// The bytes after the position.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }

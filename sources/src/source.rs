@@ -45,7 +45,7 @@ impl From<Roots> for ConfigureContext {
 /// Creates a source from its table of the configuration.
 pub type Configure = fn(&Section, &ConfigureContext) -> Result<Box<dyn Source>, ConfigError>;
 
-/// A configured source.
+/// A configured source at node scope.
 pub trait Source: Send {
     /// Returns the groups that exist now. The agent calls it outside the sampling path: at start, when a reader reports a changed
     /// layout, and at every rescan, so it may run every few seconds. `report` takes one line for the administrator about each thing

@@ -35,6 +35,7 @@ pub fn planned<T>(plan: impl FnOnce(&mut SensorPlan<'_>) -> T) -> (Vec<SensorDef
 pub struct Random(u64);
 
 impl Random {
+    /// With the seed of `WHOLEGRAIN_SEED`, else a new one.
     pub fn new() -> Self {
         use std::hash::{BuildHasher, Hasher};
         let fresh = || std::collections::hash_map::RandomState::new().build_hasher().finish();

@@ -1,4 +1,4 @@
-//! Jobs' own files: the same names from both versions, what goes wrong, and the real kernel.
+//! Files of jobs: the same names in both versions, errors, and the running kernel.
 
 mod tree;
 
@@ -19,7 +19,7 @@ fn cgroup(config: &str, roots: &Roots) -> Box<dyn JobSource> {
     job_source("cgroup", config, roots).unwrap()
 }
 
-/// The two handmade jobs, which have led the same life.
+/// The two handmade jobs, which did the same work.
 fn handmade() -> (Box<dyn JobSource>, JobPlace, JobPlace) {
     let root = fixture("handmade/cgroup");
     (cgroup("", &roots(&fixture("handmade"))), place(&root, V1_JOB, "none"), place(&root, "none", V2_JOB))
@@ -40,10 +40,10 @@ fn both_versions_have_the_same_names_units_and_kinds() {
         names.join("\n") + "\n"
     };
     assert_eq!(v1.intersection(&v2).count(), 65);
-    // What one kernel tells and the other does not; anything else would be a name that depends on the version.
-    let told = format!("only version 1:\n{}\nonly version 2:\n{}", names(&v1, &v2), names(&v2, &v1));
-    println!("{told}");
-    expect_file!["../fixtures/cgroup-differences.txt"].assert_eq(&told);
+    // Only metrics that one of the versions lacks. Any other would be a name that depends on the version.
+    let differences = format!("only version 1:\n{}\nonly version 2:\n{}", names(&v1, &v2), names(&v2, &v1));
+    println!("{differences}");
+    expect_file!["../fixtures/cgroup-differences.txt"].assert_eq(&differences);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn both_versions_have_the_same_values() {
     let (mut source, v1, v2) = handmade();
     let (v1, v2) = (sample(source.as_mut(), &v1), sample(source.as_mut(), &v2));
     for (name, value) in &v1 {
-        // Version 1 counts times in ns, version 2 in us; its user and system time come from ticks.
+        // Version 1 counts times in ns, version 2 in us. The user and system times of version 1 come from ticks.
         let tolerance = if name.starts_with("cpu/") { 1.0 } else { 0.0 };
         if let Some(other) = v2.get(name) {
             assert!((value - other).abs() <= tolerance, "{name}: {value} and {other}");
@@ -64,7 +64,7 @@ fn both_versions_have_the_same_values() {
 fn a_mixed_machine_gives_each_metric_once() {
     let mut source = cgroup("", &roots(&fixture("recorded")));
     let mixed = tree::recorded(&fixture("recorded/cgroup"));
-    // The helper refuses a name that comes twice.
+    // The helper refuses duplicate names.
     let all = sample(source.as_mut(), &mixed);
     assert_eq!((all["cpu/usage"], all["cpu/nice"]), (2.170525, 0.0));
     let unified = JobPlace { v1: Default::default(), ..mixed };
@@ -99,12 +99,12 @@ fn the_configurations_in_the_readmes_are_taken() {
         let mut source =
             job_source(name, block, &roots(&fixture("handmade"))).unwrap_or_else(|error| panic!("{error}"));
         let made = source.parts(&place(&fixture("handmade/cgroup"), "none", V2_JOB), &mut |_| {});
-        // The recorded tree has a /proc, in which the processes are nobody's.
+        // The /proc of the recorded tree has no processes.
         assert!(!made.is_empty(), "{name}");
     }
 }
 
-/// A copy of the handmade tree with its version 2 job.
+/// A copy of the handmade tree with its job of version 2.
 fn changing() -> (Tree, Box<dyn JobSource>, JobPlace) {
     let tree = Tree::copy("handmade");
     let place = place(&tree.path("cgroup"), "none", V2_JOB);
@@ -142,13 +142,13 @@ fn garbage_is_gaps_counted_and_no_new_layout() {
     assert_eq!((values["io/reads"], values["io/sda/read_bytes"]), (None, Some(1_048_576)));
 }
 
-/// The name as the source has it, for comparison.
+/// A static name, for comparisons.
 fn leak(name: &str) -> &'static str {
     name.to_owned().leak()
 }
 
 #[test]
-fn a_file_cut_short_is_told() {
+fn a_file_cut_short_is_reported() {
     let (tree, mut source, place) = changing();
     let part = &parts(source.as_mut(), &place).0["memory.stat"];
     let mut reader = open(part);
@@ -209,7 +209,7 @@ fn one_file_that_vanishes_or_may_not_be_read_is_a_problem() {
     assert_eq!(values["memory/usage"], None);
     assert_eq!(reading.problem, Some(ReadProblem::Os { what: "memory.current", errno: 2 }));
     assert!(reading.layout_changed && !reading.gone);
-    // A folder in the file's place stands for every other error of a read: even root may not read it.
+    // A folder in place of the file simulates an error of a read, also for root.
     std::fs::create_dir(tree.path(&file("memory.current"))).unwrap();
     let (_, reading) = read_part(part, reader.as_mut());
     assert_eq!(reading, Reading { problem: Some(ReadProblem::Os { what: "memory.current", errno: 21 }), ..GOOD });
@@ -220,7 +220,7 @@ fn one_file_that_vanishes_or_may_not_be_read_is_a_problem() {
 }
 
 #[test]
-fn what_older_kernels_lack_is_told_once_for_all_jobs() {
+fn files_that_a_kernel_lacks_are_reported_once_for_all_jobs() {
     let (tree, mut source, place) = changing();
     tree.remove(&file("memory.peak"));
     tree.remove(&file("cpu.pressure"));
@@ -238,7 +238,7 @@ fn what_older_kernels_lack_is_told_once_for_all_jobs() {
 #[test]
 fn without_permission() {
     use std::os::unix::process::CommandExt;
-    // As another user than root, who may read everything.
+    // As another user, since root may read everything.
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "without_permission_in_a_program_of_its_own", "--nocapture"]).env("WHOLEGRAIN_ALONE", "1");
     match program.uid(65534).gid(65534).current_dir("/").output() {
@@ -276,7 +276,7 @@ fn without_permission_in_a_program_of_its_own() {
     println!("without permission: done");
 }
 
-/// Descriptors of this program on files below a folder.
+/// The descriptors of this program for files below a folder.
 fn descriptors(below: &Path) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(below))).count()
@@ -301,7 +301,7 @@ fn a_job_has_one_descriptor_a_file_and_leaves_none() {
 
 #[test]
 fn out_of_descriptors() {
-    // In a program of its own, as the limit holds for all of its threads.
+    // In another program, as the limit applies to all threads.
     let name = "out_of_descriptors_in_a_program_of_its_own";
     let program = std::env::current_exe().unwrap();
     let output =
@@ -333,14 +333,13 @@ fn out_of_descriptors_in_a_program_of_its_own() {
     drop(taken);
     for (part, reader) in &mut readers {
         let (_, reading) = read_part(part, reader.as_mut());
-        // It was planned without seeing which block devices there are.
+        // Its discovery did not see the block devices.
         assert_eq!(reading, Reading { layout_changed: part.name == "io.stat", ..GOOD }, "{}", part.name);
     }
     println!("out of descriptors: done");
 }
 
-/// A program that says how much CPU time the kernel counts for it, waits for a line, burns CPU time in user mode and touches
-/// memory, says the same again, and waits.
+/// A program that prints its CPU time, waits for a line, uses CPU time in user mode and memory, prints its CPU time again, and waits.
 const BURN: &str = r#"
 import resource, sys, time
 def tell():
@@ -371,18 +370,18 @@ fn check_burner(job: &RealJob) {
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
     job.add(child.id());
     let mut source = cgroup("", &Roots::default());
-    let mut told = || {
+    let mut measure = || {
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         (line.trim().parse::<f64>().unwrap(), sample(source.as_mut(), &job.place))
     };
-    let (used_before, before) = told();
+    let (used_before, before) = measure();
     write_line(&mut child);
-    let (used_after, after) = told();
+    let (used_after, after) = measure();
     let used = used_after - used_before;
     let rise = after["cpu/usage"] - before["cpu/usage"];
     println!("cpu/usage rose by {rise} s, getrusage has {used} s; {} metrics", after.len());
-    // The two are told a moment apart.
+    // The two values are of different moments.
     assert!(used >= 0.5 && (rise - used).abs() < 0.02, "{rise} {used}");
     assert!(after["cpu/user"] + after["cpu/system"] > 0.4);
     if let Some(peak) = after.get("memory/peak") {
@@ -430,7 +429,7 @@ fn a_real_cgroup_of_the_same_name_is_another_job() {
     let mut source = cgroup("", &Roots::default());
     let parts = parts(source.as_mut(), &job.place).0;
     let readers: Vec<_> = parts.values().map(|part| (part, open(part))).collect();
-    // Gone and made again before anybody has noticed.
+    // Removed and created again between two reads.
     job.remove();
     job.directories().iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
     for (part, mut reader) in readers {

@@ -1,4 +1,4 @@
-//! Descriptors of jobs are bounded. In a process of its own, for the bounds are the process's.
+//! The bounds on descriptors of jobs. In a separate program, as the bounds are those of the process.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn cgroup(root: &Path) -> Box<dyn JobSource> {
     source.jobs.unwrap()(&section, &roots.into()).unwrap()
 }
 
-/// Readers of a job of a user, all of its files.
+/// Readers of all files of a user's job.
 fn readers(source: &mut dyn JobSource, root: &Path, job: &str, uid: u32) -> Vec<(usize, Box<dyn Reader>)> {
     let dir = root.join("cgroup").join(job);
     fs::create_dir_all(&dir).unwrap();
@@ -32,7 +32,7 @@ fn readers(source: &mut dyn JobSource, root: &Path, job: &str, uid: u32) -> Vec<
     parts.iter().map(open).collect()
 }
 
-/// How many of them give a value.
+/// The number of readers that give a value.
 fn give(readers: &mut [(usize, Box<dyn Reader>)]) -> usize {
     let one = |(sensors, reader): &mut (usize, Box<dyn Reader>)| {
         let (mut values, mut gaps) = (vec![0; *sensors], vec![0; 1]);

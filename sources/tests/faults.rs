@@ -1,4 +1,4 @@
-//! What happens when files vanish, devices come and go, and people configure what cannot be.
+//! Files that vanish, devices that come and go, and errors in the configuration.
 
 mod tree;
 
@@ -76,7 +76,7 @@ fn garbage_is_gaps_counted_and_no_new_layout() {
 }
 
 #[test]
-fn what_is_absent_is_left_out_and_told() {
+fn absent_files_are_left_out_and_reported() {
     let tree = Tree::copy("handmade");
     let mut procfs = source("procfs", "", &tree.roots()).unwrap();
     let (groups, reports) = discover(procfs.as_mut());
@@ -238,13 +238,13 @@ fn the_configurations_in_the_readmes_are_taken() {
         let (block, _) = block.split_once("```").unwrap();
         let source = source(name, block, &roots(&fixture("handmade")));
         let groups = discover(source.unwrap_or_else(|error| panic!("{name}: {error}")).as_mut()).0;
-        // Whether events may be counted here is not the page's fault.
+        // This machine may not permit perf events.
         assert!(!groups.is_empty() || name == "perf", "{name}");
     }
 }
 
 #[test]
-fn mistakes_are_told_with_file_line_and_the_nearest_key() {
+fn errors_name_file_line_and_the_nearest_key() {
     let check = |name: &str, config: &str, expected: &str| {
         let error =
             source(name, config, &Tree::empty().roots()).err().map(|error| error.to_string()).unwrap_or_default();

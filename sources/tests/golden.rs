@@ -75,7 +75,7 @@ fn write_group(out: &mut String, mut group: GroupPlan) {
     if reading != Default::default() {
         writeln!(out, "! {reading:?}").unwrap();
     }
-    Schema::new(SensorPath::new("/site/node").unwrap(), group.name, group.sensors).expect("a schema that others take");
+    Schema::new(SensorPath::new("/site/node").unwrap(), group.name, group.sensors).expect("a valid schema");
 }
 
 /// Writes the parts of a job as if each were a group.

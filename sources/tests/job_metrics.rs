@@ -1,4 +1,4 @@
-//! docs/job-metrics.md: every default metric of a job, written from what the sources say of themselves: `UPDATE_EXPECT=1`.
+//! Writes docs/job-metrics.md, the list of the default metrics of a job, with `UPDATE_EXPECT=1`.
 
 mod tree;
 
@@ -11,11 +11,10 @@ use wholegrain_model::{Kind, SensorDef};
 use wholegrain_sources::Roots;
 use wholegrain_sources::job::JobPlace;
 
-/// The fewest metrics that a job has by default from its cgroups alone, where there is a unified hierarchy: as many as other
-/// systems have altogether.
+/// The minimum of default metrics of a job from its cgroups, where there is a unified hierarchy.
 const METRICS_MIN: usize = 67;
 
-/// A metric with the file of each version that it comes from.
+/// A metric with its file in each version.
 struct Metric {
     sensor: SensorDef,
     v1: Option<String>,
@@ -30,7 +29,7 @@ fn cgroup_metrics() -> BTreeMap<String, Metric> {
         let place = place(&root, v1, v2);
         for part in parts(source.as_mut(), &place).0.into_values() {
             for mut sensor in part.sensors {
-                // One device stands for all.
+                // One device represents all.
                 if sensor.name.starts_with("io/") && sensor.name.matches('/').count() == 2 {
                     if !sensor.name.starts_with("io/sda/") {
                         continue;
@@ -49,7 +48,7 @@ fn cgroup_metrics() -> BTreeMap<String, Metric> {
     metrics
 }
 
-/// All that the source can tell on any kernel.
+/// All metrics of the source on any kernel.
 fn tasks_metrics() -> Vec<SensorDef> {
     let mut source = job_source("tasks", "", &Roots::default()).unwrap();
     let place = JobPlace { level: "1".to_owned(), ..JobPlace::default() };
@@ -73,21 +72,22 @@ fn document() -> String {
         cgroup.values().filter(|metric| has(metric) && !metric.sensor.name.contains('<')).count()
     };
     let in_unified = |metric: &Metric| metric.sensor.name.starts_with("pressure/") || metric.sensor.name == "cpu/nice";
-    // A job of version 1 has its pressure from the unified hierarchy beside it, where there is one.
+    // A job of version 1 has its pressure from the unified hierarchy, where there is one.
     let mixed = of_jobs(&|metric| metric.v1.is_some() || in_unified(metric));
     let (v1, v2) = (of_jobs(&|metric| metric.v1.is_some()), of_jobs(&|metric| metric.v2.is_some()));
     assert!(mixed >= METRICS_MIN && v2 >= METRICS_MIN, "{mixed} {v2}");
     let mut out = String::from("# The metrics of a job\n\n");
     write!(
         out,
-        "What is read of every job by default, named below the job: the whole sensor is `<prefix>/job/<level>/<metric>`. A job of cgroup version 2 has \
-         {v2} of them from its own files, one of version 1 has {v1} ({mixed} where there is a unified hierarchy beside it), each block device 6 \
-         more, and the processes' sums {} more where the kernel tells all of them. Names, units and kinds do not depend on the version; an empty \
-         place in a file's column says that the version does not tell it. Values are integers; the sensor's scale makes them the unit.\n\n\
-         This page is written by `UPDATE_EXPECT=1 cargo test -p wholegrain-sources --test job_metrics`, and the same test checks it. What a kernel \
-         does not have is left out and told; keys that a newer one adds come under their own names. The metrics `perf/…` are chosen in \
-         the configuration of the source perf.\n\n## From the job's own files: the source cgroup\n\n\
-         | metric | unit | kind | version 1 | version 2 | what it is |\n|---|---|---|---|---|---|\n",
+        "The agent reads these metrics of every job by default. The name of a sensor is `<prefix>/job/<level>/<metric>`. A job of cgroup version 2 \
+         has {v2} of them from its own files, a job of version 1 has {v1} ({mixed} on a machine that has a unified hierarchy too), each block device \
+         adds 6, and the sums over processes add {} if the kernel has all of them. Names, units and kinds do not depend on the version. A metric \
+         without a file in the column of a version does not exist in that version. Values are integers; the scale of the sensor converts them to \
+         the unit.\n\n\
+         `UPDATE_EXPECT=1 cargo test -p wholegrain-sources --test job_metrics` writes this page, and the same test checks it. Metrics that a kernel \
+         lacks are left out and reported; keys that a newer kernel adds become metrics with their own names. The configuration of the source perf \
+         selects the metrics `perf/…`.\n\n## From the job's own files: the source cgroup\n\n\
+         | metric | unit | kind | version 1 | version 2 | description |\n|---|---|---|---|---|---|\n",
         tasks.len()
     )
     .unwrap();
@@ -97,7 +97,7 @@ fn document() -> String {
         writeln!(out, "| `{name}` | {unit} | {} | {v1} | {v2} | {description} |", kind(sensor)).unwrap();
     }
     out.push_str(
-        "\n## From the job's processes: the source tasks\n\n| metric | unit | kind | needs taskstats | what it is |\n|---|---|---|---|---|\n",
+        "\n## From the job's processes: the source tasks\n\n| metric | unit | kind | needs taskstats | description |\n|---|---|---|---|---|\n",
     );
     for sensor in &tasks {
         let is_of_cpus = sensor.name.starts_with("tasks/delay/cpu/");

@@ -1,4 +1,4 @@
-//! Once warm, a read does not allocate: counted by the test program's own allocator.
+//! Once warm, a read does not allocate. The allocator of this program counts.
 
 mod tree;
 
@@ -12,12 +12,12 @@ use wholegrain_sources::{GroupPlan, Roots, Row, Timing};
 struct Counting;
 
 thread_local! {
-    /// Of this thread only, as the test harness allocates on its own ones.
+    /// Of this thread only, as the test harness allocates on its threads.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count() {
-    // A thread that is ending has no counter any more, and counts for nothing.
+    // A thread that ends has no counter any more.
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
@@ -107,7 +107,7 @@ fn the_real_trees() {
     for group in &mut groups {
         group.check(true);
     }
-    // What this machine has of it, if anything; its devices may have nothing to say.
+    // This machine may have no such devices, or devices without a value.
     for mut group in Group::all("sysfs", "", &Roots::default()) {
         group.read();
         let count = allocations(|| {
@@ -140,7 +140,7 @@ fn events_of_the_node_and_of_a_job() {
 }
 
 #[test]
-fn made_up_sensors() {
+fn synthetic_sensors() {
     for shape in ["constant", "ramp", "sine", "noise", "counter"] {
         let config = format!("[sources.tester]\nsensors = 1000\nshape = \"{shape}\"\n");
         Group::all("tester", &config, &Roots::default()).remove(0).check(true);
@@ -163,7 +163,7 @@ fn trouble() {
     meminfo.check(true);
 }
 
-/// All of a job's files, each as a group.
+/// All files of a job, each as a group.
 fn job_files(roots: &Roots, place: &JobPlace) -> Vec<Group> {
     let parts = parts(job_source("cgroup", "", roots).unwrap().as_mut(), place).0;
     let groups = parts.into_values().map(|part| {

@@ -1,5 +1,4 @@
-//! Events of the kernel that this runs on: a process that is known to work, in a cgroup of its own, against what it says of
-//! itself.
+//! Events of the running kernel: counts of a process in its own cgroup, compared with those that the process reports.
 
 mod tree;
 
@@ -16,20 +15,20 @@ use tree::{discover, job_source, open, parts, read_part, source};
 use wholegrain_sources::job::{JobPlace, JobSource};
 use wholegrain_sources::{Reading, Roots};
 
-/// What the process at work does: pages, each of which faults; sleeps, nearly each of which is a switch (none where the
-/// time is over before the process has gone to sleep); ms of its own CPU time.
+/// The work of the process: pages, each of which faults; sleeps, nearly each of which is a switch (none where the time is over before the process
+/// sleeps); ms of CPU time.
 const PAGES: u64 = 2_000;
 const SLEEPS: u64 = 100;
 const BURN_MS: u64 = 300;
 
-/// Tests that count descriptors or CPU time are not to be disturbed by the others.
+/// Held by tests that count descriptors or CPU time, which other tests would disturb.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Whether this process may count at all; elsewhere (in a container without the right) nothing can be tested.
+/// Whether this process may count events. Without the permission (in a container) there is nothing to test.
 fn is_permitted() -> bool {
     let (groups, reports) = discover(
         source("perf", "[sources.perf]\nnode_events = [\"page-faults\"]\n", &Roots::default()).unwrap().as_mut(),
@@ -40,7 +39,7 @@ fn is_permitted() -> bool {
     !groups.is_empty()
 }
 
-/// A job's processes are in cgroups below its own.
+/// The processes of a job are in cgroups below its own.
 const STEP: &str = "step_0";
 
 /// A cgroup that is removed with its processes, also when the test fails.
@@ -56,7 +55,7 @@ struct Worker {
 }
 
 impl Cgroup {
-    /// In the unified hierarchy, if there is one that may be written.
+    /// A cgroup in the unified hierarchy, if there is a writable one.
     fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
@@ -76,7 +75,7 @@ impl Cgroup {
         JobPlace { level: "4711".to_owned(), v2: Some(self.path.clone()), ..JobPlace::default() }
     }
 
-    /// A process in its step that waits for a word to begin.
+    /// Starts a process in the step of the job, which waits for a line.
     fn start_worker(&mut self) {
         let mut child = helper("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         fs::write(self.path.join(STEP).join("cgroup.procs"), child.id().to_string()).unwrap();
@@ -85,7 +84,7 @@ impl Cgroup {
         worker.answer("ready");
     }
 
-    /// Lets it work once: what it says of itself.
+    /// Lets the process work once; gives its own counts.
     fn work(&mut self) -> BTreeMap<String, u64> {
         let worker = self.worker.as_mut().unwrap();
         worker.stdin.write_all(b"go\n").unwrap();
@@ -96,7 +95,7 @@ impl Cgroup {
 }
 
 impl Worker {
-    /// Its next line that begins so; the test harness around it writes lines of its own.
+    /// The next line with this beginning. The test harness of the process writes other lines.
     fn answer(&mut self, beginning: &str) -> String {
         loop {
             let mut line = String::new();
@@ -114,7 +113,7 @@ impl Drop for Cgroup {
             let _ = worker.child.kill();
             let _ = worker.child.wait();
         }
-        // The kernel lets go of a process a moment after it was waited for.
+        // The kernel releases a process shortly after its parent has waited for it.
         let removed = (0..500).any(|_| {
             let _ = fs::remove_dir(self.path.join(STEP));
             fs::remove_dir(&self.path).is_ok() || {
@@ -122,11 +121,11 @@ impl Drop for Cgroup {
                 false
             }
         });
-        assert!(removed || std::thread::panicking(), "{} is still there", self.path.display());
+        assert!(removed || std::thread::panicking(), "{} still exists", self.path.display());
     }
 }
 
-/// This program again, in a part.
+/// Runs this program again, in a part.
 fn helper(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "parts_that_are_other_processes", "--nocapture", "--test-threads=1"]);
@@ -134,7 +133,7 @@ fn helper(part: &str) -> Command {
     command
 }
 
-/// Nothing, but for the processes that [`helper`] starts.
+/// Does nothing, except in the processes that [`helper`] starts.
 #[test]
 fn parts_that_are_other_processes() {
     match std::env::var("WHOLEGRAIN_PERF_PART").as_deref() {
@@ -179,7 +178,7 @@ fn worker() {
     }
 }
 
-/// Own CPU time in ns, page faults and context switches.
+/// The CPU time in ns, page faults and context switches of this process.
 fn usage() -> (u64, u64, u64) {
     // SAFETY: these are plain numbers, for which zero is a value.
     let (mut time, mut usage): (libc::timespec, libc::rusage) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -238,7 +237,7 @@ fn a_jobs_software_events_are_what_its_process_says_of_itself() {
     assert_eq!(reading, Reading::default());
     let counted = |name: &str| (after[name].unwrap() - before[name].unwrap()) as u64;
     println!("the process: {said:?}; counted: {after:?}");
-    // Its answer on the pipe, before and after what it measures itself, is counted too.
+    // The events count its output on the pipe too, before and after its own measurement.
     let (clock, cpu) = (counted("perf/task-clock"), said["cpu_ns"]);
     assert!(clock >= cpu - cpu / 20 && clock <= cpu + cpu / 5 + 20_000_000, "{clock} ns counted, {cpu} ns used");
     let (faults, own) = (counted("perf/page-faults"), said["faults"]);
@@ -271,14 +270,14 @@ fn counters_outlive_the_change_of_readers_and_the_jobs_directory_and_leave_nothi
     assert!(values["perf/page-faults"].unwrap() as u64 >= PAGES);
     assert!(later["perf/page-faults"].unwrap() as u64 >= values["perf/page-faults"].unwrap() as u64 + PAGES);
     assert_eq!(descriptors(), opened, "a change of readers opens nothing");
-    // The job ends: what it came to in the end can still be read.
+    // The final counts can be read after the end of the job.
     drop(cgroup);
     let (last, reading) = read_part(part, second.as_mut());
     assert_eq!(reading, Reading::default());
     assert!(last["perf/task-clock"].unwrap() >= later["perf/task-clock"].unwrap());
     source.forget(&place);
     assert!(read_part(part, second.as_mut()).1.gone);
-    // The worker's two pipes are gone too.
+    // The two pipes of the worker are closed too.
     assert_eq!(descriptors(), before - 2);
 }
 
@@ -291,7 +290,7 @@ fn a_tracepoint_counts() {
     fs::create_dir_all(&tracing).unwrap();
     let roots = Roots { sys: folder.path().to_owned(), ..Roots::default() };
     cgroup.start_worker();
-    // A mount that only this thread sees, so that the machine stays as it is.
+    // A mount that only this thread sees.
     let mounted = std::thread::spawn(move || {
         if !mount_privately("tracefs", &tracing) {
             println!("skipped: tracefs cannot be mounted: {}", std::io::Error::last_os_error());
@@ -353,7 +352,7 @@ fn mount_privately(kind: &str, at: &Path) -> bool {
 }
 
 #[test]
-fn the_node_counts_too_and_what_it_lacks_is_told_once() {
+fn events_of_the_node_and_reports_of_those_it_lacks() {
     let _alone = alone();
     if !is_permitted() {
         return;
@@ -363,9 +362,9 @@ fn the_node_counts_too_and_what_it_lacks_is_told_once() {
     let (mut groups, reports) = discover(source.as_mut());
     let mut group = groups.remove("perf").unwrap();
     for name in ["perf/cycles", "perf/msr.tsc"] {
-        let is_there = group.sensors.iter().any(|sensor| sensor.name == name);
-        let is_told = reports.iter().filter(|report| report.contains("machine has no")).count() == 1;
-        assert!(is_there || is_told, "{name} is neither there nor told: {reports:?}");
+        let exists = group.sensors.iter().any(|sensor| sensor.name == name);
+        let is_reported = reports.iter().filter(|report| report.contains("machine has no")).count() == 1;
+        assert!(exists || is_reported, "{name} neither exists nor is reported: {reports:?}");
     }
     let (first, reading) = tree::read(&mut group);
     assert_eq!(reading, Reading::default());
@@ -381,7 +380,7 @@ fn the_node_counts_too_and_what_it_lacks_is_told_once() {
 }
 
 #[test]
-fn without_the_right_to_count_it_is_said_what_would_give_it() {
+fn a_missing_permission_is_reported_with_a_remedy() {
     let _alone = alone();
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     // SAFETY: it only gives a number.
@@ -398,7 +397,7 @@ fn without_the_right_to_count_it_is_said_what_would_give_it() {
         Err(error) => return println!("skipped: another user may not run {:?}: {error}", std::env::current_exe()),
     };
     let line = output.lines().find(|line| line.starts_with("reports ")).unwrap_or_else(|| panic!("{output}"));
-    assert!(line.starts_with("reports 0 [\"perf: page-faults may not be counted"), "{line}");
+    assert!(line.starts_with("reports 0 [\"perf: the agent may not count page-faults"), "{line}");
     assert!(
         line.contains(&format!("perf_event_paranoid is {}", level.trim())) && line.contains("CAP_PERFMON"),
         "{line}"

@@ -1,4 +1,4 @@
-//! Jobs' processes against the real kernel: ended ones stay in the sums, I/O is counted once, without taskstats too.
+//! Processes of jobs on the running kernel: ended ones stay in the sums, and I/O is counted once, with and without taskstats.
 
 mod tree;
 
@@ -13,7 +13,7 @@ use wholegrain_sources::{Reader, Roots};
 
 const BY_PROC: &str = "[sources.tasks]\ntaskstats = false\n";
 
-/// A job with its only part being read.
+/// A job with a reader of its only part.
 struct Job {
     place: RealJob,
     source: Box<dyn JobSource>,
@@ -33,7 +33,7 @@ impl Job {
         Some(Self { place, source, part, reader, before: BTreeMap::new() })
     }
 
-    /// Whether the kernel is asked over netlink: then some more is known.
+    /// Whether taskstats works, which gives more metrics.
     fn has_taskstats(&self) -> bool {
         let mut reports = Vec::new();
         let mut other = job_source("tasks", "", &Roots::default()).unwrap();
@@ -41,7 +41,7 @@ impl Job {
         !reports.iter().any(|text| text.contains("taskstats cannot be used"))
     }
 
-    /// One sample; no counter has fallen since the one before.
+    /// Takes a sample, and checks that no counter has fallen.
     fn read(&mut self) -> BTreeMap<String, i64> {
         let (values, reading) = read_part(&self.part, self.reader.as_mut());
         assert_eq!(reading, Default::default());
@@ -56,7 +56,7 @@ impl Job {
         values
     }
 
-    /// Reads until something holds.
+    /// Reads until a condition holds.
     #[track_caller]
     fn read_until(&mut self, what: &str, holds: impl Fn(&BTreeMap<String, i64>) -> bool) -> BTreeMap<String, i64> {
         let until = Instant::now() + Duration::from_secs(20);
@@ -70,7 +70,7 @@ impl Job {
         }
     }
 
-    /// A program in the job that begins with a line on its standard input.
+    /// Starts a program in the job, which waits for a line on its standard input.
     fn spawn(&self, program: &str) -> Child {
         let whole =
             format!("import os, sys, time, threading, mmap\nsys.stdin.readline()\n{program}\nsys.stdin.readline()\n");
@@ -102,10 +102,10 @@ fn check_io(config: &str) {
     let before = job.read_until("one process", |values| values["tasks/processes"] == 1);
     go_on(&mut child);
     wait_for_line(&mut child);
-    // It waits for a line now, or soon.
+    // The program waits for a line now, or soon.
     let after = job.read_until("a wait", |values| values["tasks/switches/voluntary"] > 0);
     let rise = |name: &str| after[name] - before[name];
-    // Besides its own work, the interpreter may still have been starting, and wrote `done`.
+    // The counts include the start of the interpreter, and the output `done`.
     assert!((5_000_000..6_500_000).contains(&rise("tasks/io/read_chars")), "{}", rise("tasks/io/read_chars"));
     assert!((70_070..80_000).contains(&rise("tasks/io/write_chars")), "{}", rise("tasks/io/write_chars"));
     assert!(rise("tasks/io/read_calls") >= 100 && rise("tasks/io/write_calls") >= 70);
@@ -128,7 +128,7 @@ fn io_is_counted_without_taskstats() {
     check_io(BY_PROC);
 }
 
-/// Forks children that burn CPU time and read, and waits for some of them.
+/// Forks children that use CPU time and read, and waits for some of them.
 const CHILDREN: &str = "
 def work():
     start = time.process_time()
@@ -158,13 +158,13 @@ fn children_that_ended_between_two_reads_stay_in_the_sums() {
     let rise = |name: &str| after[name] - before[name];
     assert_eq!(rise("tasks/ended"), 8);
     assert!(rise("tasks/cpu/run") >= 400_000_000, "{}", rise("tasks/cpu/run"));
-    // Once: 8 times 100,000, and what the interpreter itself read.
+    // Counted once: 8 times 100,000, and the reads of the interpreter.
     assert!((800_000..1_500_000).contains(&rise("tasks/io/read_chars")), "{}", rise("tasks/io/read_chars"));
     let cpu =
         tree::sample(job_source("cgroup", "", &Roots::default()).unwrap().as_mut(), &job.place.place)["cpu/usage"];
     let run = after["tasks/cpu/run"] as f64 * 1e-9;
     println!("cpu/usage {cpu} s, tasks/cpu/run {run} s");
-    // The cgroup counts from when the process was put into it, the process from its beginning.
+    // The cgroup counts since the process was moved into it, the process since its start.
     assert!(run >= cpu - 0.02, "{run} {cpu}");
     go_on(&mut child);
     child.wait().unwrap();
@@ -176,7 +176,7 @@ fn check_reads_while_children_come_and_go(config: &str) {
     let Some(mut job) = Job::new(config) else { return };
     let mut child = job.spawn(CHILDREN);
     go_on(&mut child);
-    // Reads come at any moment of the children's lives; no counter falls at any of them.
+    // Reads happen at any moment of the children's lives. No counter falls.
     let until = Instant::now() + Duration::from_secs(20);
     let mut reads = 0;
     loop {
@@ -194,7 +194,7 @@ fn check_reads_while_children_come_and_go(config: &str) {
     child.wait().unwrap();
     let end = job.read_until("no process", |values| values["tasks/processes"] == 0);
     assert!((800_000..2_500_000).contains(&end["tasks/io/read_chars"]), "{}", end["tasks/io/read_chars"]);
-    // What a child has used since it was last looked at is lost without taskstats.
+    // Without taskstats the counts of a child after its last read are lost.
     if config.is_empty() && job.has_taskstats() {
         assert!(end["tasks/cpu/run"] >= 400_000_000, "{}", end["tasks/cpu/run"]);
     }
@@ -223,7 +223,7 @@ print('done', flush=True)";
     let before = job.read_until("one process", |values| values["tasks/processes"] == 1);
     go_on(&mut child);
     wait_for_line(&mut child);
-    // A thread that was joined is in the kernel's list for a moment more.
+    // A joined thread stays in the kernel's list for a moment.
     let after = job.read_until("five threads", |values| values["tasks/threads"] == 5);
     assert_eq!((after["tasks/processes"], after["tasks/ended"]), (1, 0));
     if job.has_taskstats() {
@@ -270,37 +270,37 @@ fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
     let has_taskstats = job.has_taskstats();
     let place = job.place.place.clone();
     assert_eq!(job.source.last(&place), None, "nobody has looked");
-    // A child that no look sees, and what it writes between the last look and the end.
+    // A child that is never read, and writes between the last read and the end.
     let mut child = job.spawn("os.system('head -c 50000000 /dev/zero > /dev/null')");
     let before = job.read_until("one process", |values| values["tasks/processes"] == 1);
     go_on(&mut child);
     go_on(&mut child);
     child.wait().unwrap();
     job.place.remove();
-    let last = job.source.last(&place).expect("it was looked at");
+    let last = job.source.last(&place).expect("the job was read");
     match last {
         Last::Counters(counters) => {
             let value = |name: &str| counters.iter().find(|(sensor, _)| sensor.name == name).expect(name).1;
             let written = value("tasks/io/write_chars") - before["tasks/io/write_chars"];
             assert!((49_990_000..51_000_000).contains(&written), "{written}");
-            // The child, its shell and its own child; what ran before is not known to the shell's number.
+            // The child, its shell and its own child.
             assert!(value("tasks/ended") >= 2 && value("tasks/cpu/run") > before["tasks/cpu/run"]);
             assert!(counters.iter().all(|(sensor, _)| sensor.kind == Kind::Counter));
             assert!(has_taskstats);
         }
         Last::Unknown(why) => assert!(!has_taskstats && why.contains("taskstats"), "{why}"),
     }
-    // Without taskstats what was used last is not known, and the reason is.
+    // Without taskstats the final counters are unknown, with a reason.
     let Some(mut job) = Job::new(BY_PROC) else { return };
     job.read();
     let place = job.place.place.clone();
     job.place.remove();
-    assert!(matches!(job.source.last(&place), Some(Last::Unknown(why)) if why.contains("taskstats")));
+    assert!(matches!(job.source.last(&place), Some(Last::Unknown(reason)) if reason.contains("taskstats")));
 }
 
 #[test]
-fn what_is_missing_is_told_with_what_to_do() {
-    let told = |config: &str| {
+fn missing_permissions_are_reported_with_a_remedy() {
+    let discover = |config: &str| {
         let mut source = job_source("tasks", config, &Roots::default()).unwrap();
         let place = JobPlace { level: "1".to_owned(), v2: Some("/nonexistent".into()), ..JobPlace::default() };
         let (parts, reports) = parts(source.as_mut(), &place);
@@ -309,10 +309,10 @@ fn what_is_missing_is_told_with_what_to_do() {
         assert!(open(part).read(&mut wholegrain_sources::Row::new(&mut [0; 64], &mut [0])).gone, "no such directory");
         (part.sensors.iter().map(|sensor| sensor.name.clone()).collect::<Vec<_>>(), reports)
     };
-    let (names, reports) = told(BY_PROC);
+    let (names, reports) = discover(BY_PROC);
     assert_eq!(reports, [""; 0]);
     assert!(!names.iter().any(|name| name.starts_with("tasks/delay/blkio")) && names.len() >= 17, "{names:?}");
-    let (names, reports) = told("");
+    let (names, reports) = discover("");
     let off = std::fs::read_to_string("/proc/sys/kernel/task_delayacct").is_ok_and(|text| text.trim() == "0");
     if off && !reports.iter().any(|text| text.contains("CAP_NET_ADMIN")) {
         assert!(reports.iter().any(|text| text.contains("kernel.task_delayacct=1")), "{reports:?}");
@@ -336,7 +336,7 @@ fn without_privileges() {
     let Some(mut job) = Job::new("") else { return };
     let mut child = job.spawn("");
     job.read_until("one process", |values| values["tasks/processes"] == 1);
-    // As another user, who may not look into a process of root's.
+    // As another user, who may not read a process of root.
     let name = "without_privileges_in_a_program_of_its_own";
     let place = &job.place.place;
     let mut program = Command::new(std::env::current_exe().unwrap());
@@ -363,7 +363,7 @@ fn without_privileges_in_a_program_of_its_own() {
     let (parts, reports) = parts(source.as_mut(), &place);
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert!(
-        reports[0].starts_with("tasks: taskstats cannot be used: it needs CAP_NET_ADMIN; /proc/PID is read instead")
+        reports[0].starts_with("tasks: taskstats cannot be used: it needs CAP_NET_ADMIN; the agent reads /proc/PID instead")
     );
     let (values, reading) = read_part(&parts["tasks"], open(&parts["tasks"]).as_mut());
     let problem = wholegrain_sources::ReadProblem::Os { what: "proc/PID/io", errno: EACCES };

@@ -1,4 +1,4 @@
-//! Every unit that a source gives its sensors is one that can be converted.
+//! The units of all sensors can be converted.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,10 +35,10 @@ fn of_all_sensors_of_the_fixtures() {
     check(&golden.lines().filter(|line| !line.starts_with(['#', '[', '!'])).filter_map(unit).collect(), 8);
 }
 
-/// Also of hardware that no fixture has: the second argument of `SensorDef::gauge` and `counter` where it stands in the text, the texts of tables
-/// (a name, a unit, …) and of units that are chosen by a name.
+/// Also units of hardware without a fixture: literals in the second argument of `SensorDef::gauge` and `counter`, in tables (a name, a unit, …), and
+/// in selections by a name.
 #[test]
-fn that_stand_in_the_sources() {
+fn of_literals_in_the_sources() {
     let mut files = Vec::new();
     for dir in ["src", "../agent/src"] {
         rust_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(dir), &mut files);
@@ -50,7 +50,7 @@ fn that_stand_in_the_sources() {
         for call in ["gauge(", "counter("] {
             for (at, _) in text.match_indices(call) {
                 let arguments = text[at..].split(';').next().unwrap_or_default();
-                // The literal behind the first comma at the call's own depth.
+                // The literal after the first comma at the depth of the call.
                 let mut depth = 0;
                 let comma = arguments.char_indices().find(|(_, c)| {
                     match c {
@@ -68,7 +68,7 @@ fn that_stand_in_the_sources() {
         for before in ["unit: \"", "unit = \"", "=> (\""] {
             for (at, _) in text.match_indices(before) {
                 let found = text[at + before.len()..].split_once('"');
-                // In a choice by name a scale follows.
+                // In a selection by name a scale follows.
                 let scaled = |rest: &str| {
                     rest.strip_prefix(", ").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
                 };

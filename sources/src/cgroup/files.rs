@@ -1,4 +1,4 @@
-//! The files of a job's directories: which there are, and which metrics their keys are.
+//! The files of a job's directories, and the metrics of their keys.
 //!
 //! Sources: Documentation/admin-guide/cgroup-v2.rst, Documentation/admin-guide/cgroup-v1/{cpuacct,memory,blkio-controller,
 //! pids}.rst, Documentation/scheduler/sched-bwc.rst.
@@ -8,43 +8,41 @@ use wholegrain_model::SensorDef;
 use super::io::IoLayout;
 use super::metrics::{below, sensor};
 
-/// A file that a job's directory may have.
+/// A file in the directories of jobs.
 pub struct CgroupFile {
-    /// The controller of version 1 in whose hierarchy it is; `None` for the unified hierarchy.
+    /// The controller of version 1; `None` for the unified hierarchy.
     pub controller: Option<&'static str>,
-    /// Its name, with `v1/` before it for those of version 1: what people are told.
+    /// The name of the file in messages: in version 1 with `v1/` before it.
     pub what: &'static str,
-    /// What is in it.
     pub format: FileFormat,
-    /// What a kernel must have for it, where it may be missing and no other file tells the same.
+    /// The feature of the kernel that adds the file, if the file may be missing and no other file has its metrics.
     pub needs: Option<&'static str>,
 }
 
-/// What is in a file.
+/// The format of a file.
 #[derive(Clone, Copy)]
 pub enum FileFormat {
-    /// One number: the metric and the scale.
+    /// One number, with its metric and scale.
     Number(&'static str, f64),
-    /// One number of nanoseconds, given as microseconds: a metric has one scale, whichever version it is from, as a job's
-    /// directories of the versions come and go one by one, and readings are kept as numbers of the sensor's scale.
+    /// One number of nanoseconds, which the sensor gives in microseconds. A metric has one scale in both versions, as the directories of a job in the
+    /// two versions come and go independently, and readings are stored in the scale of their sensor.
     Nanoseconds(&'static str),
-    /// Lines of a key and a number; what the metric of a key is, if it is one.
+    /// Lines of a key and a number, with the metric of each key.
     Keys(fn(&str) -> Option<SensorDef>),
     /// Pressure stall information of a resource.
     Pressure(&'static str),
-    /// Counts of block devices.
+    /// Counters of block devices.
     Io(IoLayout),
 }
 
 impl CgroupFile {
-    /// The file's name in its directory.
+    /// The name of the file in its directory.
     pub fn name(&self) -> &'static str {
         self.what.strip_prefix("v1/").unwrap_or(self.what)
     }
 }
 
-/// Every file, the preferred one of those with the same metric first: version 1's controllers where there are any, and of
-/// the unified hierarchy what is left.
+/// All files. Of several files with the same metric the preferred one is first: controllers of version 1, then the unified hierarchy.
 #[rustfmt::skip]
 pub const FILES: &[CgroupFile] = &[
     v1("cpuacct", "v1/cpuacct.usage", FileFormat::Nanoseconds("cpu/usage"), None),
@@ -101,9 +99,9 @@ const fn v2(what: &'static str, format: FileFormat, needs: Option<&'static str>)
     CgroupFile { controller: None, what, format, needs }
 }
 
-/// Only for kernels without `usage_user` and `usage_sys`, as it counts in ticks.
+/// Only for kernels without `usage_user` and `usage_sys`, as this file counts ticks.
 fn cpuacct_stat(key: &str) -> Option<SensorDef> {
-    // SAFETY: sysconf only looks up a number.
+    // SAFETY: sysconf only returns a number.
     let ticks_hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let tick_s = if ticks_hz > 0 { 1.0 / ticks_hz as f64 } else { 0.01 };
     match key {
@@ -143,8 +141,8 @@ fn memory_v2(key: &str) -> Option<SensorDef> {
     Some(sensor(&below("memory", key), 1.0))
 }
 
-/// The values of the job with all that is below it are those that begin with `total_`; the others are of the processes right
-/// in its directory, and are left out.
+/// Keys that begin with `total_` count the job with all directories below it. The others count only processes in the directory itself and are left
+/// out.
 fn memory_v1(key: &str) -> Option<SensorDef> {
     let name = match key {
         "hierarchical_memory_limit" => "limit",

@@ -1,4 +1,4 @@
-//! The one set of names: what each metric of a job is, whichever version of the hierarchy it comes from.
+//! The metrics of a job, with the same names in both versions of the hierarchy.
 
 use wholegrain_model::Kind::{self, Counter, Gauge};
 use wholegrain_model::SensorDef;
@@ -7,7 +7,7 @@ use wholegrain_model::name::sanitize_level;
 /// Name below the job, unit of the scaled value, kind, description.
 type Metric = (&'static str, &'static str, Kind, &'static str);
 
-/// What is known. Names below `memory/` are the keys of version 2's memory.stat where it has such a key.
+/// The known metrics. Names below `memory/` are the keys of version 2's memory.stat if it has this key.
 #[rustfmt::skip]
 const METRICS: &[Metric] = &[
     ("cpu/usage", "s", Counter, "CPU time."),
@@ -128,11 +128,10 @@ const METRICS: &[Metric] = &[
     ("pids/events/max", "1", Counter, "Forks that failed as the limit of processes and threads was hit."),
 ];
 
-/// Beginnings of keys of memory.stat that are counts of events; all else there is bytes now.
+/// Beginnings of keys of memory.stat that count events. All other keys are gauges in bytes.
 const COUNTED: [&str; 9] = ["workingset_", "pg", "pswp", "swp", "zswpin", "zswpout", "zswpwb", "thp_", "numa_"];
 
-/// The metric `name` with values that are `scale` of its unit. One that is not known keeps its name; what it is follows from
-/// where it stands.
+/// The sensor of the metric `name`, with a scale to its unit. Unit and kind of an unknown metric are guessed from its parent.
 pub fn sensor(name: &str, scale: f64) -> SensorDef {
     let known = METRICS.iter().find(|(known, ..)| *known == name);
     let (unit, kind, text) = known.map_or_else(|| guess(name, scale), |&(_, unit, kind, text)| (unit, kind, text));
@@ -144,13 +143,13 @@ fn guess(name: &str, scale: f64) -> (&'static str, Kind, &'static str) {
         Some(("memory", key)) if !key.contains('/') && !COUNTED.iter().any(|start| key.starts_with(start)) => {
             ("By", Gauge, "")
         }
-        // Times are the only values that are no whole units.
+        // Only times have a scale.
         _ if scale != 1.0 => ("s", Counter, ""),
         _ => ("1", Counter, ""),
     }
 }
 
-/// A metric's name of a key that the kernel chose.
+/// The name of a metric from a key of the kernel.
 pub fn below(parent: &str, key: &str) -> String {
     format!("{parent}/{}", sanitize_level(key))
 }
@@ -160,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_there_once_and_told_of() {
+    fn each_metric_is_unique_and_has_a_description() {
         for (index, (name, unit, _, text)) in METRICS.iter().enumerate() {
             assert!(METRICS[..index].iter().all(|(other, ..)| other != name), "{name} twice");
             assert!(text.ends_with('.') && ["s", "By", "1"].contains(unit), "{name}");
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_guessed() {
+    fn unknown_metrics_are_guessed() {
         let check = |name: &str, scale, expected: (&str, Kind)| {
             let sensor = sensor(name, scale);
             assert_eq!((sensor.unit.as_str(), sensor.kind), expected, "{name}");

@@ -1,4 +1,4 @@
-//! Every format against every fixture: cut anywhere, changed at random.
+//! Every format with every fixture: cut anywhere, randomly changed.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn a_file_gives_every_sensor_and_no_complaint() {
+fn a_file_gives_every_sensor_without_errors() {
     for case in cases() {
         let Filled { values, outcome } = filled(case.sensors.len(), |row| case.parser.parse(&case.bytes, row));
         assert_eq!(outcome, ParseOutcome::default(), "{}", case.path.display());
@@ -58,15 +58,15 @@ fn a_file_cut_anywhere_gives_right_values_or_gaps() {
     for case in cases() {
         let parse = |bytes: &[u8]| filled(case.sensors.len(), |row| case.parser.parse(bytes, row));
         let whole = parse(&case.bytes).values;
-        // An empty file of block devices is one of a job without I/O; an empty one of others is an error of the read.
+        // An empty file of block devices belongs to a job without I/O. Other empty files are errors of the read.
         for end in 1..case.bytes.len() {
             let Filled { values, outcome } = parse(&case.bytes[..end]);
             let is_sum = |name: &str| name.starts_with("io/") && name.matches('/').count() == 1;
             for ((value, right), sensor) in values.iter().zip(&whole).zip(&case.sensors) {
-                // Whole lines of devices can be missing without a trace but for the new layout.
-                let is_told = outcome.layout_changed && is_sum(&sensor.name);
+                // Only the changed layout shows that complete lines of devices are missing.
+                let is_reported = outcome.layout_changed && is_sum(&sensor.name);
                 assert!(
-                    value.is_none() || value == right || is_told,
+                    value.is_none() || value == right || is_reported,
                     "{} cut at {end}: {} is {value:?}",
                     case.path.display(),
                     sensor.name
@@ -74,13 +74,13 @@ fn a_file_cut_anywhere_gives_right_values_or_gaps() {
             }
             let is_noticed = outcome != ParseOutcome::default() || values == whole;
             let is_operations = matches!(case.file.format, FileFormat::Io(layout) if layout != io::IoLayout::Unified);
-            assert!(is_noticed || is_operations, "{} cut at {end}: gaps and nothing said", case.path.display());
+            assert!(is_noticed || is_operations, "{} cut at {end}: gaps without a report", case.path.display());
         }
     }
 }
 
 #[test]
-fn a_file_changed_at_random_does_no_harm() {
+fn a_randomly_changed_file_gives_valid_results() {
     let mut random = Random::new();
     for case in cases() {
         for round in 0..300 {
@@ -97,13 +97,13 @@ fn a_file_changed_at_random_does_no_harm() {
             }
             let again = filled(count, |row| parser.parse(&bytes, row)).outcome;
             let asks_again = again.layout_changed && again.garbage.is_none();
-            assert!(count == 0 || !asks_again, "{path} round {round}: discovery would follow discovery");
+            assert!(count == 0 || !asks_again, "{path} round {round}: discovery would repeat forever");
         }
     }
 }
 
 #[test]
-fn readers_of_a_choice_touch_only_their_places() {
+fn readers_of_a_selection_fill_only_their_slots() {
     for case in cases() {
         for keep in 0..case.sensors.len() {
             let slots: Vec<Slot> = (0..case.sensors.len()).map(|n| (n == keep).then_some(1)).collect();

@@ -33,7 +33,7 @@ pub struct IncrementalParser {
     fields: Vec<TextField>,
     /// The values of the parser's slots.
     values: Vec<u64>,
-    /// The first slot.
+    /// The first of the parser's slots.
     first: usize,
     /// Whether `text`, `fields` and `values` belong together.
     is_valid: bool,

@@ -20,7 +20,6 @@ pub trait ValueSink {
 /// How a number is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberFormat {
-    /// An integer.
     Int,
     /// An integer after any number of spaces. The spaces belong to its bytes.
     PaddedInt,

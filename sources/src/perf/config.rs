@@ -1,4 +1,4 @@
-//! `[sources.perf]`: the source's keys.
+//! The settings of `[sources.perf]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use wholegrain_model::config::{ConfigError, Section};
 
 use super::event::{Event, Family};
-use super::machine::Wanted;
+use super::machine::RequestedGroup;
 use crate::ConfigureContext;
 use crate::options::{self, GroupOptions};
 
-/// What is counted of jobs when the configuration does not say.
+/// The default events of jobs.
 pub const JOB_EVENTS: [&str; 12] = [
     "task-clock",
     "context-switches",
@@ -26,7 +26,7 @@ pub const JOB_EVENTS: [&str; 12] = [
     "branch-misses",
 ];
 
-/// The most hardware events that are packed into a group when the configuration does not say.
+/// The default of `group_max`.
 const GROUP_MAX_DEFAULT: usize = 4;
 
 /// The most events of one group.
@@ -57,18 +57,18 @@ fn group_max_default() -> usize {
     GROUP_MAX_DEFAULT
 }
 
-/// The configuration, checked.
+/// The checked settings of the source.
 #[derive(Debug)]
 pub struct PerfConfig {
-    /// What is counted of each job.
-    pub jobs: Vec<Wanted>,
-    /// What is counted on the node.
-    pub node: Vec<Wanted>,
-    /// Whether the node's sensors are of each CPU.
+    /// The groups of each job.
+    pub jobs: Vec<RequestedGroup>,
+    /// The groups of the node.
+    pub node: Vec<RequestedGroup>,
+    /// Whether the node has sensors for each CPU in place of the sums.
     pub per_cpu: bool,
-    /// Who has it has the hardware's counters.
+    /// Its owner may use the hardware's counters.
     pub lock_file: Option<PathBuf>,
-    /// The keys of the node's group.
+    /// The settings of the node's group.
     pub common: GroupOptions,
 }
 
@@ -77,13 +77,14 @@ impl PerfConfig {
     pub fn read(section: &Section, context: &ConfigureContext) -> Result<Self, ConfigError> {
         let (common, own): (GroupOptions, PerfKeys) = options::read(section)?;
         if !(1..=GROUP_EVENTS_MAX).contains(&own.group_max) {
-            return Err(section
-                .error("group_max", format!("group_max is {}; 1 to {GROUP_EVENTS_MAX} make sense", own.group_max)));
+            return Err(
+                section.error("group_max", format!("group_max is {}; expected 1 to {GROUP_EVENTS_MAX}", own.group_max))
+            );
         }
         let job_groups = scope(section, "groups", &own.groups)?;
         let job_events = match &own.events {
             Some(events) => parse_all(section, "events", events)?,
-            // Those that stand in a group are there already.
+            // Without the events that are in a group.
             None => {
                 let mut events = parse_all(section, "events", &JOB_EVENTS)?;
                 events.retain(|event| !job_groups.iter().flatten().any(|other| other.level == event.level));
@@ -93,8 +94,8 @@ impl PerfConfig {
         let node_groups = scope(section, "node_groups", &own.node_groups)?;
         let node_events = parse_all(section, "node_events", &own.node_events)?;
         Ok(Self {
-            jobs: wanted(job_groups, job_events, own.group_max).map_err(|error| section.error("events", error))?,
-            node: wanted(node_groups, node_events, own.group_max)
+            jobs: groups(job_groups, job_events, own.group_max).map_err(|error| section.error("events", error))?,
+            node: groups(node_groups, node_events, own.group_max)
                 .map_err(|error| section.error("node_events", error))?,
             per_cpu: own.per_cpu,
             lock_file: own.lock_file.map(|path| context.resolve(&path)),
@@ -107,7 +108,7 @@ fn parse_all(section: &Section, key: &str, texts: &[impl AsRef<str>]) -> Result<
     texts.iter().map(|text| Event::parse(text.as_ref()).map_err(|error| section.error(key, error))).collect()
 }
 
-/// The groups that somebody wrote down, each checked to be one that can be.
+/// The configured groups, checked: number of events, and only one PMU.
 fn scope(section: &Section, key: &str, groups: &[Vec<String>]) -> Result<Vec<Vec<Event>>, ConfigError> {
     let mut parsed = Vec::new();
     for group in groups {
@@ -123,7 +124,7 @@ fn scope(section: &Section, key: &str, groups: &[Vec<String>]) -> Result<Vec<Vec
         if families.len() > 1 {
             return Err(section.error(
                 key,
-                format!("the group {} has events of several PMUs, which cannot be counted together; make it one for each PMU", group.join(", ")),
+                format!("the group {} has events of several PMUs, which cannot be counted together; write a group for each PMU", group.join(", ")),
             ));
         }
         parsed.push(events);
@@ -131,24 +132,24 @@ fn scope(section: &Section, key: &str, groups: &[Vec<String>]) -> Result<Vec<Vec
     Ok(parsed)
 }
 
-/// The groups as they are written, then the single events packed by kind: all that need no counter together, the others at most
-/// `group_max` in one, as more could not be on the hardware at the same time.
-fn wanted(groups: Vec<Vec<Event>>, singles: Vec<Event>, group_max: usize) -> Result<Vec<Wanted>, String> {
-    let mut levels: Vec<&str> = groups.iter().flatten().chain(&singles).map(|event| event.level.as_str()).collect();
+/// The configured groups, then groups of the single events: one for all events without a hardware counter, and for the others groups of at
+/// most `group_max`, as the hardware could not count more at the same time.
+fn groups(configured: Vec<Vec<Event>>, singles: Vec<Event>, group_max: usize) -> Result<Vec<RequestedGroup>, String> {
+    let mut levels: Vec<&str> = configured.iter().flatten().chain(&singles).map(|event| event.level.as_str()).collect();
     if levels.len() > EVENTS_MAX {
-        return Err(format!("{} events are wanted; at most {EVENTS_MAX} can be", levels.len()));
+        return Err(format!("{} events are configured; at most {EVENTS_MAX} are allowed", levels.len()));
     }
     levels.sort_unstable();
     if let Some(twice) = levels.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("event `{}` is wanted twice; one sensor can have one counter only", twice[0]));
+        return Err(format!("event `{}` is configured twice; a sensor can have one counter only", twice[0]));
     }
     let mut packs: BTreeMap<Family, Vec<Event>> = BTreeMap::new();
     for event in singles {
         packs.entry(event.family()).or_default().push(event);
     }
     let mut all = Vec::new();
-    for (index, events) in groups.into_iter().enumerate() {
-        all.push(Wanted { name: format!("group_{}", index + 1), events });
+    for (index, events) in configured.into_iter().enumerate() {
+        all.push(RequestedGroup { name: format!("group_{}", index + 1), events });
     }
     for (family, events) in packs {
         let (name, size) = match family {
@@ -158,10 +159,10 @@ fn wanted(groups: Vec<Vec<Event>>, singles: Vec<Event>, group_max: usize) -> Res
         };
         for (index, events) in events.chunks(size).enumerate() {
             let name = if index == 0 { name.clone() } else { format!("{name}_{}", index + 1) };
-            all.push(Wanted { name, events: events.to_vec() });
+            all.push(RequestedGroup { name, events: events.to_vec() });
         }
     }
-    // A PMU may be called as another group is.
+    // The name of a PMU may be that of another group.
     for index in 0..all.len() {
         while all[..index].iter().any(|other| other.name == all[index].name) {
             all[index].name.push_str("_pmu");

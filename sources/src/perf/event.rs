@@ -1,4 +1,4 @@
-//! Events by the names that people know from `perf list`.
+//! Events by their names in `perf list`.
 
 use wholegrain_model::SensorDef;
 use wholegrain_model::config::unknown;
@@ -6,11 +6,11 @@ use wholegrain_model::name::sanitize_level;
 
 use super::kernel::{EXCLUDE_HV, EXCLUDE_KERNEL, EXCLUDE_USER, TYPE_CACHE, TYPE_HARDWARE, TYPE_RAW, TYPE_SOFTWARE};
 
-/// Names (the first is the sensor's), `config`, what it counts.
-type Known = (&'static [&'static str], u64, &'static str);
+/// The names of an event (the sensor has the first), its `config`, and its description.
+type KnownEvent = (&'static [&'static str], u64, &'static str);
 
-/// `enum perf_hw_id`.
-const HARDWARE: &[Known] = &[
+/// The events of `enum perf_hw_id`.
+const HARDWARE: &[KnownEvent] = &[
     (&["cycles", "cpu-cycles"], 0, "Processor cycles, which change in length with the clock."),
     (&["instructions"], 1, "Instructions retired."),
     (&["cache-references"], 2, "Accesses to the last level of cache, mostly."),
@@ -23,8 +23,8 @@ const HARDWARE: &[Known] = &[
     (&["ref-cycles"], 9, "Cycles of a clock that does not change."),
 ];
 
-/// `enum perf_sw_ids`.
-const SOFTWARE: &[Known] = &[
+/// The events of `enum perf_sw_ids`.
+const SOFTWARE: &[KnownEvent] = &[
     (&["cpu-clock"], 0, "Time on the CPU by its clock."),
     (&["task-clock"], 1, "Time on the CPU."),
     (&["page-faults", "faults"], 2, "Page faults."),
@@ -40,7 +40,7 @@ const SOFTWARE: &[Known] = &[
 /// `PERF_COUNT_SW_CPU_CLOCK` and `PERF_COUNT_SW_TASK_CLOCK`, which count ns.
 const CLOCKS: [u64; 2] = [0, 1];
 
-/// `enum perf_hw_cache_id`.
+/// The caches of `enum perf_hw_cache_id`.
 const CACHES: [(&str, u64); 7] =
     [("L1-dcache", 0), ("L1-icache", 1), ("LLC", 2), ("dTLB", 3), ("iTLB", 4), ("branch", 5), ("node", 6)];
 /// `enum perf_hw_cache_op_id` in bits 8 to 15 and `enum perf_hw_cache_op_result_id` in bits 16 to 23.
@@ -56,60 +56,49 @@ const CACHE_OPERATIONS: [(&str, u64); 6] = [
 /// The most hexadecimal digits of a raw event.
 const RAW_DIGITS_MAX: usize = 16;
 
-/// An event as it is written in the configuration; whether this machine has it is another question.
+/// An event of the configuration. The machine may lack it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// As people know it, such as `cycles`, `sched:sched_switch`, `power/energy-pkg/`.
+    /// The name in the configuration, such as `cycles`, `sched:sched_switch`, `power/energy-pkg/`.
     pub text: String,
-    /// The level of its sensor's name below `perf`.
+    /// The last level of its sensor's name, below `perf`.
     pub level: String,
-    /// Where it is found.
-    pub what: What,
-    /// `exclude_user`, `exclude_kernel`, `exclude_hv`.
+    pub location: EventLocation,
+    /// A combination of `exclude_user`, `exclude_kernel`, `exclude_hv`.
     pub flags: u64,
     description: String,
     is_clock: bool,
 }
 
-/// Where an event is found.
+/// How the kernel identifies an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
-    /// In the kernel's own numbering.
-    Numbered {
-        /// The type.
-        kind: u32,
-        /// The configuration.
-        config: u64,
-    },
-    /// In tracefs.
-    Tracepoint {
-        /// The subsystem.
-        system: String,
-        /// The tracepoint.
-        name: String,
-    },
-    /// Among a PMU's files in sysfs.
+pub enum EventLocation {
+    /// By a type and a number of the kernel.
+    Numbered { kind: u32, config: u64 },
+    /// By the directory of its subsystem in tracefs.
+    Tracepoint { system: String, name: String },
+    /// By the files of a PMU in sysfs.
     Dynamic {
-        /// The PMU's name, or its beginning for several of one kind.
+        /// The name of the PMU, or its beginning for several PMUs.
         pmu: String,
-        /// `event=0x3c`, `edge`, or the name of an event.
+        /// Terms such as `event=0x3c` or `edge`, or the name of an event.
         terms: Vec<(String, Option<u64>)>,
     },
 }
 
-/// Which counters an event takes. Events of one family can be counted in one group.
+/// The counters that an event needs. Events of one family can be counted in one group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
-    /// None: the kernel counts, always and everything at once.
+    /// No hardware counter: the kernel counts all events at the same time.
     Software,
-    /// The CPU's own.
+    /// The counters of the CPU.
     Core,
-    /// Those of another PMU.
+    /// The counters of another PMU.
     Pmu(String),
 }
 
 impl Event {
-    /// Takes an event's name; the error names the nearest known ones.
+    /// Parses the name of an event. The error names the nearest known name.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.contains('/') {
             return dynamic(text);
@@ -133,24 +122,24 @@ impl Event {
         Ok(Self {
             text: text.to_owned(),
             level: sanitize_level(text),
-            what: What::Tracepoint { system: first.to_owned(), name: rest.to_owned() },
+            location: EventLocation::Tracepoint { system: first.to_owned(), name: rest.to_owned() },
             flags: 0,
             description: format!("Passes of the tracepoint {text}."),
             is_clock: false,
         })
     }
 
-    /// Which counters it takes.
+    /// The counters that the event needs.
     pub fn family(&self) -> Family {
-        match &self.what {
-            What::Numbered { kind: TYPE_SOFTWARE, .. } | What::Tracepoint { .. } => Family::Software,
-            What::Numbered { .. } => Family::Core,
-            What::Dynamic { pmu, .. } if pmu == "cpu" => Family::Core,
-            What::Dynamic { pmu, .. } => Family::Pmu(pmu.clone()),
+        match &self.location {
+            EventLocation::Numbered { kind: TYPE_SOFTWARE, .. } | EventLocation::Tracepoint { .. } => Family::Software,
+            EventLocation::Numbered { .. } => Family::Core,
+            EventLocation::Dynamic { pmu, .. } if pmu == "cpu" => Family::Core,
+            EventLocation::Dynamic { pmu, .. } => Family::Pmu(pmu.clone()),
         }
     }
 
-    /// The counter's sensor, before what sysfs says of unit and scale.
+    /// The sensor of the event, without the unit and scale of sysfs.
     pub fn sensor(&self) -> SensorDef {
         let name = format!("perf/{}", self.level);
         if self.is_clock {
@@ -161,7 +150,7 @@ impl Event {
     }
 }
 
-/// Every name in the kernel's own numbering, the cache events among them.
+/// The names of all events that the kernel numbers, with the cache events.
 pub fn known_names() -> Vec<String> {
     let fixed = HARDWARE.iter().chain(SOFTWARE).flat_map(|(names, ..)| names.iter().map(|name| name.to_string()));
     let caches =
@@ -172,7 +161,7 @@ pub fn known_names() -> Vec<String> {
 fn not_known(text: &str) -> String {
     let names = known_names();
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    // With a near name it is named; a list of eighty names would help nobody.
+    // A list of eighty names would help nobody.
     let message = unknown("event", text, &known);
     match message.split_once("; expected one of ") {
         None => message,
@@ -188,7 +177,7 @@ fn numbered(text: &str, flags: u64) -> Option<Event> {
     Some(Event {
         text: name.clone(),
         level: name,
-        what: What::Numbered { kind, config },
+        location: EventLocation::Numbered { kind, config },
         flags,
         description,
         is_clock: kind == TYPE_SOFTWARE && CLOCKS.contains(&config),
@@ -224,52 +213,53 @@ fn capitalized(text: &str) -> String {
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// `u`, `k`, `h`: only these privilege levels are counted.
+/// The flags of the modifiers `u`, `k` and `h`, which restrict counting to these privilege levels.
 fn modifiers(text: &str) -> Option<u64> {
     let known = !text.is_empty() && text.chars().all(|c| "ukh".contains(c));
     let excluded = [('u', EXCLUDE_USER), ('k', EXCLUDE_KERNEL), ('h', EXCLUDE_HV)];
     known.then(|| excluded.iter().filter(|(level, _)| !text.contains(*level)).map(|(_, flag)| flag).sum())
 }
 
-/// Whether a text can be a single name of a file below sysfs or tracefs, and no way out of it.
+/// Whether a text is a single file name, which cannot lead out of sysfs or tracefs.
 fn is_file_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with('.')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// `pmu/event=0x3c,umask=1/u`, `power/energy-pkg/`.
+/// Parses an event of a PMU, such as `pmu/event=0x3c,umask=1/u` or `power/energy-pkg/`.
 fn dynamic(text: &str) -> Result<Event, String> {
-    let wanted = "wanted is `pmu/event=0x3c,umask=1/` or `pmu/name/`";
+    let expected = "expected `pmu/event=0x3c,umask=1/` or `pmu/name/`";
     let [pmu, inner, after] = text.split('/').collect::<Vec<_>>()[..] else {
-        return Err(format!("event `{text}` has not just two slashes; {wanted}"));
+        return Err(format!("event `{text}` must have two slashes; {expected}"));
     };
     if !is_file_name(pmu) {
-        return Err(format!("event `{text}`: `{pmu}` cannot be the name of a PMU; {wanted}"));
+        return Err(format!("event `{text}`: `{pmu}` cannot be the name of a PMU; {expected}"));
     }
     let flags = match after {
         "" => 0,
-        after => modifiers(after.trim_start_matches(':'))
-            .ok_or_else(|| format!("event `{text}`: `{after}` at its end is not of the letters u, k and h"))?,
+        after => modifiers(after.trim_start_matches(':')).ok_or_else(|| {
+            format!("event `{text}`: after the last slash only the letters u, k and h are allowed, not `{after}`")
+        })?,
     };
-    let (terms, name) = terms(inner).map_err(|reason| format!("event `{text}`: {reason}; {wanted}"))?;
+    let (terms, name) = terms(inner).map_err(|reason| format!("event `{text}`: {reason}; {expected}"))?;
     let described = inner.split(',').filter(|term| !term.starts_with("name=")).collect::<Vec<_>>().join("_");
     let suffix = if after.is_empty() { String::new() } else { format!(":{}", after.trim_start_matches(':')) };
     let level = name.unwrap_or_else(|| format!("{pmu}.{described}{suffix}"));
     Ok(Event {
         text: text.to_owned(),
         level: sanitize_level(&level),
-        what: What::Dynamic { pmu: pmu.to_owned(), terms },
+        location: EventLocation::Dynamic { pmu: pmu.to_owned(), terms },
         flags,
         description: format!("Event {described} of the PMU {pmu}."),
         is_clock: false,
     })
 }
 
-/// `event=0x3c`, `edge`, or the name of an event.
+/// A term such as `event=0x3c` or `edge`, or the name of an event.
 pub type Term = (String, Option<u64>);
 
-/// The terms between the slashes, or in a file of a PMU's event; `name=…` apart.
+/// Parses the terms between the slashes, or in the file of an event. The value of `name=…` comes separately.
 pub fn terms(text: &str) -> Result<(Vec<Term>, Option<String>), String> {
     let (mut terms, mut name) = (Vec::new(), None);
     for term in text.split(',').map(str::trim) {
@@ -280,7 +270,7 @@ pub fn terms(text: &str) -> Result<(Vec<Term>, Option<String>), String> {
         match value {
             Some(value) if key == "name" => {
                 if !is_file_name(value) {
-                    return Err(format!("`{value}` is no name of letters, digits, `_`, `-` and `.`"));
+                    return Err(format!("`{value}` is no name; use letters, digits, `_`, `-` and `.`"));
                 }
                 name = Some(value.to_owned());
             }
@@ -297,7 +287,7 @@ fn number(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     result.map_err(|_| match text {
-        "?" => "it needs a value that is to be given, in place of its `?`".to_owned(),
+        "?" => "replace its `?` by a value".to_owned(),
         _ => format!("`{text}` is no number; write 60 or 0x3c"),
     })
 }
@@ -309,7 +299,10 @@ mod tests {
     #[track_caller]
     fn numbers(text: &str, name: &str, kind: u32, config: u64, flags: u64) {
         let event = Event::parse(text).unwrap();
-        assert_eq!((event.level.as_str(), &event.what, event.flags), (name, &What::Numbered { kind, config }, flags));
+        assert_eq!(
+            (event.level.as_str(), &event.location, event.flags),
+            (name, &EventLocation::Numbered { kind, config }, flags)
+        );
         wholegrain_model::name::check_relative(&event.sensor().name).unwrap();
     }
 
@@ -336,14 +329,17 @@ mod tests {
     #[test]
     fn tracepoints_and_pmus() {
         let event = Event::parse("sched:sched_switch").unwrap();
-        let tracepoint = What::Tracepoint { system: "sched".into(), name: "sched_switch".into() };
+        let tracepoint = EventLocation::Tracepoint { system: "sched".into(), name: "sched_switch".into() };
         assert_eq!(
-            (event.what.clone(), event.family(), event.sensor().name.as_str()),
+            (event.location.clone(), event.family(), event.sensor().name.as_str()),
             (tracepoint, Family::Software, "perf/sched:sched_switch")
         );
         let event = Event::parse("cpu/event=0x3c,umask=1,edge/u").unwrap();
         let terms = vec![("event".into(), Some(0x3c)), ("umask".into(), Some(1)), ("edge".into(), None)];
-        assert_eq!((event.what.clone(), event.family()), (What::Dynamic { pmu: "cpu".into(), terms }, Family::Core));
+        assert_eq!(
+            (event.location.clone(), event.family()),
+            (EventLocation::Dynamic { pmu: "cpu".into(), terms }, Family::Core)
+        );
         assert_eq!(event.level, "cpu.event=0x3c_umask=1_edge:u");
         let event = Event::parse("power/energy-pkg/").unwrap();
         assert_eq!(
@@ -355,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_the_nearest_name() {
+    fn errors_name_the_nearest_event() {
         let check = |text: &str, part: &str| {
             let error = Event::parse(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error:?} does not say {part:?}");
@@ -368,15 +364,15 @@ mod tests {
         check("r", "unknown event `r`");
         check("r12345678901234567", "unknown event `r12345678901234567`");
         check("cycles:x y", "unknown event");
-        check("sched:../x", "not just two slashes");
-        check("cpu/event=1", "not just two slashes");
+        check("sched:../x", "must have two slashes");
+        check("cpu/event=1", "must have two slashes");
         check("../event=1/", "`..` cannot be the name of a PMU");
         check("./event=1/", "cannot be the name of a PMU");
         check("cpu//", "is no term");
         check("cpu/name=x/", "it has no term");
         check("cpu/event=0xzz/", "`0xzz` is no number");
-        check("cpu/event=?/", "needs a value");
-        check("cpu/event=1/q", "`q` at its end");
+        check("cpu/event=?/", "by a value");
+        check("cpu/event=1/q", "not `q`");
         check("cpu/event=1,name=a b/", "`a b` is no name");
     }
 }

@@ -1,88 +1,96 @@
-//! A kernel for tests: says what is specified, counts what is told, and knows whether everything was closed.
+//! A simulated kernel for tests: gives the configured counts and errors, and checks that every descriptor is closed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::kernel::{Attr, DISABLED, Fd, Kernel, Whose};
-use super::tally::Times;
+use super::counter_sums::Times;
+use super::kernel::{Attr, CountScope, DISABLED, Fd, Kernel};
 use crate::file::Errno;
 
-/// What stands in memory that nobody has written.
+/// The content of memory that was never written.
 pub const JUNK: u64 = 0xdead_beef_dead_beef;
 
+/// The configured behaviour, and what was opened.
 #[derive(Default)]
-pub struct State {
+pub struct FakeState {
     next: Fd,
-    pub events: BTreeMap<Fd, Event>,
+    pub events: BTreeMap<Fd, FakeEvent>,
     pub directories: HashSet<Fd>,
-    /// Events that are refused: by type and config.
+    /// Errors of events, by type and config.
     pub refused: HashMap<(u32, u64), Errno>,
     pub all_refused: Option<Errno>,
-    /// The most events that may be open.
+    /// The most events that may be open at a time.
     pub events_max: Option<usize>,
-    /// What was counted: by CPU, type and config.
+    /// Counts by CPU, type and config.
     pub counts: HashMap<(u32, u32, u64), u64>,
-    /// By CPU: of groups with an event that takes a counter, and of the others.
+    /// Times by CPU of groups with a hardware event; those of other groups are in `software_times`.
     pub times: HashMap<u32, Times>,
     pub software_times: HashMap<u32, Times>,
-    /// CPUs that are offline, whose events can be read no more.
+    /// CPUs that are offline. Reads of their events give no bytes.
     pub offline: HashSet<u32>,
     pub read_error: Option<Errno>,
     pub wrong_ids: bool,
-    /// A job's directory that goes when the first of its events is to be opened.
+    /// A job's directory, which vanishes when its first event is opened.
     pub vanishing: Option<PathBuf>,
     pub lock_owner: Option<u32>,
     pub now_ms: u64,
     pub reads: u64,
-    pub looks: u64,
+    pub lock_checks: u64,
 }
 
-pub struct Event {
+/// An open event with its parameters.
+pub struct FakeEvent {
     pub attr: Attr,
     pub cpu: u32,
-    pub whose: Whose,
+    pub scope: CountScope,
     pub leader: Option<Fd>,
     pub is_enabled: bool,
 }
 
-/// The agent's user.
+/// The user id of the agent in tests.
 pub const OWN_UID: u32 = 990;
 
+/// The simulated kernel of the tests.
 #[derive(Default)]
-pub struct Fake(Mutex<State>);
+pub struct FakeKernel(Mutex<FakeState>);
 
-impl Fake {
+impl FakeKernel {
+    /// A kernel without events or errors.
     pub fn new() -> Arc<Self> {
         let fake = Self::default();
         fake.state().next = 100;
         Arc::new(fake)
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        // A test that fails says why, and not that its descriptors cannot be closed.
+    /// Locks the state to change or check it.
+    pub fn state(&self) -> MutexGuard<'_, FakeState> {
+        // A failing test shows its own panic, not that of closing its descriptors.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of open descriptors.
     pub fn descriptors(&self) -> usize {
         let state = self.state();
         state.events.len() + state.directories.len()
     }
 
+    /// Sets the count of an event.
     pub fn count(&self, cpu: u32, kind: u32, config: u64, count: u64) {
         self.state().counts.insert((cpu, kind, config), count);
     }
 
+    /// Sets the times of hardware groups.
     pub fn times(&self, cpu: u32, enabled: u64, running: u64) {
         self.state().times.insert(cpu, Times { enabled, running });
     }
 }
 
-impl Kernel for Fake {
-    fn open(&self, attr: &Attr, whose: Whose, cpu: u32, leader: Option<Fd>) -> Result<Fd, Errno> {
+impl Kernel for FakeKernel {
+    fn open(&self, attr: &Attr, scope: CountScope, cpu: u32, leader: Option<Fd>) -> Result<Fd, Errno> {
         let mut state = self.state();
-        if let Whose::Cgroup(fd) = whose {
+        if let CountScope::Cgroup(fd) = scope {
             assert!(state.directories.contains(&fd), "the directory is open");
         }
         assert_eq!((attr.size, attr.read_format), (72, 15));
@@ -105,7 +113,7 @@ impl Kernel for Fake {
         }
         let fd = state.next;
         state.next += 1;
-        state.events.insert(fd, Event { attr: *attr, cpu, whose, leader, is_enabled: false });
+        state.events.insert(fd, FakeEvent { attr: *attr, cpu, scope, leader, is_enabled: false });
         Ok(fd)
     }
 
@@ -129,7 +137,7 @@ impl Kernel for Fake {
             return Err(errno);
         }
         let event = state.events.get(&leader).ok_or(libc::EBADF)?;
-        assert!(event.is_enabled, "a group that nobody has enabled counts nothing");
+        assert!(event.is_enabled, "only an enabled group counts");
         let cpu = event.cpu;
         if state.offline.contains(&cpu) {
             return Ok(0);
@@ -173,7 +181,7 @@ impl Kernel for Fake {
 
     fn owner(&self, _path: &CStr) -> Result<u32, Errno> {
         let mut state = self.state();
-        state.looks += 1;
+        state.lock_checks += 1;
         state.lock_owner.ok_or(libc::ENOENT)
     }
 

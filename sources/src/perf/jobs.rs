@@ -1,4 +1,4 @@
-//! Counters of jobs: one set for each job, in its cgroup, on its CPUs.
+//! Counters of jobs: event groups for each job, in its cgroup, on its CPUs.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,57 +6,63 @@ use std::sync::Arc;
 
 use wholegrain_model::{Interval, SensorDef};
 
-use super::gate::Gate;
-use super::kernel::{Kernel, Owned, Whose};
-use super::machine::{Cpus, Found, Machine, Wanted};
-use super::part::{Part, PartReader, Slots};
-use super::refusals::Refusals;
+use super::counter_lock::CounterLock;
+use super::event_group::{EventGroup, EventGroupReader, EventSlots};
+use super::kernel::{CountScope, Kernel, KernelFd};
+use super::machine::{Cpus, Machine, RequestedGroup, ResolvedGroup};
+use super::open_errors::OpenErrors;
 use crate::descriptors::Quota;
 use crate::file::Errno;
 use crate::job::{JobPart, JobPlace, JobSource};
 use crate::plan::Slot;
+use crate::reader::Reader;
 
-/// The shortest interval that a part can be read at, in ms.
+/// The shortest interval of a read, in ms.
 const INTERVAL_MIN_MS: u64 = 1;
 
-/// The v1 controller whose directories perf counts by.
+/// The controller of version 1 by whose cgroups perf counts.
 const CONTROLLER: &str = "perf_event";
 
 /// The source at job scope.
-pub struct Jobs {
+pub struct PerfJobs {
     kernel: Arc<dyn Kernel>,
     machine: Machine,
-    gate: Arc<Gate>,
-    wanted: Vec<Wanted>,
-    /// Looked up with the first job.
-    found: Option<Vec<Arc<Found>>>,
-    jobs: HashMap<String, Job>,
+    counter_lock: Arc<CounterLock>,
+    requested: Vec<RequestedGroup>,
+    /// `None` before the first job.
+    resolved: Option<Vec<Arc<ResolvedGroup>>>,
+    jobs: HashMap<String, JobCounters>,
 }
 
-struct Job {
+struct JobCounters {
     directory: PathBuf,
-    parts: Vec<Arc<Part>>,
+    groups: Vec<Arc<EventGroup>>,
 }
 
-impl Jobs {
-    /// Opens nothing yet.
-    pub fn new(kernel: Arc<dyn Kernel>, machine: Machine, gate: Arc<Gate>, wanted: Vec<Wanted>) -> Self {
-        Self { kernel, machine, gate, wanted, found: None, jobs: HashMap::new() }
+impl PerfJobs {
+    /// The job scope with these groups, of which none is open yet.
+    pub fn new(
+        kernel: Arc<dyn Kernel>,
+        machine: Machine,
+        counter_lock: Arc<CounterLock>,
+        requested: Vec<RequestedGroup>,
+    ) -> Self {
+        Self { kernel, machine, counter_lock, requested, resolved: None, jobs: HashMap::new() }
     }
 
-    fn found(&mut self, report: &mut dyn FnMut(String)) -> Vec<Arc<Found>> {
-        if self.found.is_none() {
-            let found = self.wanted.iter().filter_map(|wanted| self.machine.find(wanted, report));
-            let found: Vec<Arc<Found>> = found.map(Arc::new).collect();
-            self.found = Some(found);
+    fn groups(&mut self, report: &mut dyn FnMut(String)) -> Vec<Arc<ResolvedGroup>> {
+        if self.resolved.is_none() {
+            let resolved = self.requested.iter().filter_map(|requested| self.machine.resolve(requested, report));
+            let resolved: Vec<Arc<ResolvedGroup>> = resolved.map(Arc::new).collect();
+            self.resolved = Some(resolved);
         }
-        let all = self.found.iter().flatten();
-        let of_jobs = all.filter(|found| {
-            let is_shared = found.units.iter().any(|unit| matches!(unit.cpus, Cpus::Shared(_)));
+        let all = self.resolved.iter().flatten();
+        let of_jobs = all.filter(|group| {
+            let is_shared = group.units.iter().any(|unit| matches!(unit.cpus, Cpus::Shared(_)));
             if is_shared {
-                let events: Vec<&str> = found.events.iter().map(|event| event.text.as_str()).collect();
+                let events: Vec<&str> = group.events.iter().map(|event| event.text.as_str()).collect();
                 report(format!(
-                    "perf: {} counts for all of the node's processes together and cannot be had for a job; put it into node_events",
+                    "perf: {} counts all processes of the node together and is not available for a job; put it into node_events",
                     events.join(", ")
                 ));
             }
@@ -65,8 +71,8 @@ impl Jobs {
         of_jobs.cloned().collect()
     }
 
-    /// The job's directory that perf counts by, opened.
-    fn directory(&self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Option<(PathBuf, Owned)> {
+    /// Opens the directory of the job by which perf counts.
+    fn directory(&self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Option<(PathBuf, KernelFd)> {
         let Some(path) = place.v1(CONTROLLER).or(place.v2.as_deref()) else {
             report(
                 "perf: jobs have no directory in the unified hierarchy nor below the controller perf_event, so their events cannot \
@@ -76,8 +82,8 @@ impl Jobs {
             return None;
         };
         match self.kernel.open_directory(path) {
-            Ok(fd) => Some((path.to_owned(), Owned::new(fd, &self.kernel))),
-            // It is over already.
+            Ok(fd) => Some((path.to_owned(), KernelFd::new(fd, &self.kernel))),
+            // The job has ended.
             Err(libc::ENOENT | libc::ENOTDIR) => None,
             Err(errno) => {
                 report(cannot_open(errno));
@@ -86,12 +92,12 @@ impl Jobs {
         }
     }
 
-    fn known_parts(&self, place: &JobPlace) -> Vec<JobPart> {
-        self.jobs.get(&place.level).map(|job| job.parts.iter().filter_map(job_part).collect()).unwrap_or_default()
+    fn job_parts(&self, place: &JobPlace) -> Vec<JobPart> {
+        self.jobs.get(&place.level).map(|job| job.groups.iter().filter_map(job_part).collect()).unwrap_or_default()
     }
 
-    fn is_there(&self, directory: &Path) -> bool {
-        !matches!(self.kernel.open_directory(directory).map(|fd| Owned::new(fd, &self.kernel)), Err(libc::ENOENT))
+    fn exists(&self, directory: &Path) -> bool {
+        !matches!(self.kernel.open_directory(directory).map(|fd| KernelFd::new(fd, &self.kernel)), Err(libc::ENOENT))
     }
 
     fn cpus(&self, place: &JobPlace) -> Vec<u32> {
@@ -105,83 +111,84 @@ fn cannot_open(errno: Errno) -> String {
     let error = std::io::Error::from_raw_os_error(errno);
     match errno {
         libc::EMFILE | libc::ENFILE => format!(
-            "perf: a job's directory cannot be opened for want of file descriptors ({error}): raise LimitNOFILE= of the agent's \
+            "perf: cannot open a job's directory for lack of file descriptors ({error}): raise LimitNOFILE= of the agent's \
              unit (ulimit -n)"
         ),
-        _ => format!("perf: a job's directory cannot be opened: {error}"),
+        _ => format!("perf: cannot open a job's directory: {error}"),
     }
 }
 
-impl JobSource for Jobs {
+impl JobSource for PerfJobs {
     fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
-        let found = self.found(report);
-        // What a job came to can still be read when its directory is gone.
-        let Some((directory, fd)) = self.directory(place, report) else { return self.known_parts(place) };
-        if self.gate.look() {
-            report(given_up(&self.gate));
+        let groups = self.groups(report);
+        // The final counts of a job can be read after its directory was removed.
+        let Some((directory, fd)) = self.directory(place, report) else { return self.job_parts(place) };
+        if self.counter_lock.check() {
+            report(yielded(&self.counter_lock));
         }
         let cpus = self.cpus(place);
         if self.jobs.get(&place.level).is_some_and(|job| job.directory != directory) {
             self.forget(place);
         }
         let is_new = !self.jobs.contains_key(&place.level);
-        let (kernel, gate) = (&self.kernel, &self.gate);
+        let (kernel, counter_lock) = (&self.kernel, &self.counter_lock);
         let job = self.jobs.entry(place.level.clone()).or_insert_with(|| {
-            let parts = found.into_iter().map(|found| Arc::new(Part::new(kernel, gate, found))).collect();
-            Job { directory: directory.clone(), parts }
+            let groups =
+                groups.into_iter().map(|group| Arc::new(EventGroup::new(kernel, counter_lock, group))).collect();
+            JobCounters { directory: directory.clone(), groups }
         });
-        let mut refusals = Refusals::default();
+        let mut errors = OpenErrors::default();
         let quota = Quota::of(place.uid);
-        for part in &job.parts {
-            part.refresh(Whose::Cgroup(fd.fd()), Some(&quota), &cpus, &mut refusals);
+        for group in &job.groups {
+            group.refresh(CountScope::Cgroup(fd.fd()), Some(&quota), &cpus, &mut errors);
         }
-        // The kernel says of a job that ended meanwhile what it says of an event that there is not.
-        if refusals.is_empty() || self.is_there(&directory) {
-            refusals.tell(&self.machine, report);
+        // The kernel gives the same error for a job that has just ended and for an unknown event.
+        if errors.is_empty() || self.exists(&directory) {
+            errors.report(&self.machine, report);
         } else if is_new {
             self.forget(place);
         }
-        self.known_parts(place)
+        self.job_parts(place)
     }
 
     fn forget(&mut self, place: &JobPlace) {
         if let Some(job) = self.jobs.remove(&place.level) {
-            job.parts.iter().for_each(|part| part.forget());
+            job.groups.iter().for_each(|group| group.close());
         }
     }
 }
 
-/// What people are told when the counters are somebody else's.
-pub fn given_up(gate: &Gate) -> String {
-    format!("perf: the hardware's counters are given up while {}", gate.holder().unwrap_or_default())
+/// The report while another user has the hardware's counters.
+pub fn yielded(counter_lock: &CounterLock) -> String {
+    format!("perf: the hardware's counters are closed while {}", counter_lock.holder().unwrap_or_default())
 }
 
-/// The sensor of the part of the time that a group is on the hardware.
-pub fn running_sensor(found: &Found, events: &[usize]) -> SensorDef {
-    let names: Vec<&str> = events.iter().map(|event| found.events[*event].text.as_str()).collect();
-    let mut description = format!("Part of the time that the hardware counted {}.", names.join(", "));
+/// The sensor of the fraction of time in which the hardware counted a group.
+pub fn running_sensor(group: &ResolvedGroup, events: &[usize]) -> SensorDef {
+    let names: Vec<&str> = events.iter().map(|event| group.events[*event].text.as_str()).collect();
+    let mut description = format!("Fraction of the time in which the hardware counted {}.", names.join(", "));
     let mut end = description.len().min(wholegrain_model::schema::DESCRIPTION_BYTES_MAX);
     while !description.is_char_boundary(end) {
         end -= 1;
     }
     description.truncate(end);
-    SensorDef::gauge(format!("perf/{}/running", found.name), "1", &description).float()
+    SensorDef::gauge(format!("perf/{}/running", group.name), "1", &description).float()
 }
 
-fn job_part(part: &Arc<Part>) -> Option<JobPart> {
-    let (found, (events, _)) = (part.found(), part.shown());
+fn job_part(group: &Arc<EventGroup>) -> Option<JobPart> {
+    let (resolved, (events, _)) = (group.resolved(), group.offered());
     if events.is_empty() {
         return None;
     }
-    let mut sensors: Vec<SensorDef> = events.iter().map(|event| found.events[*event].sensor.clone()).collect();
-    if !found.is_software {
-        sensors.push(running_sensor(found, &events));
+    let mut sensors: Vec<SensorDef> = events.iter().map(|event| resolved.events[*event].sensor.clone()).collect();
+    if !resolved.is_software {
+        sensors.push(running_sensor(resolved, &events));
     }
-    let (name, part) = (found.name.clone(), part.clone());
-    let open = move |slots: &[Slot]| -> Box<dyn crate::Reader> {
+    let (name, group) = (resolved.name.clone(), group.clone());
+    let open = move |slots: &[Slot]| -> Box<dyn Reader> {
         let sums = events.iter().zip(slots).filter_map(|(event, slot)| Some((*event, (*slot)?))).collect();
         let running = slots.get(events.len()).copied().flatten();
-        Box::new(PartReader::new(part.clone(), Slots { sums, running, places: Vec::new() }))
+        Box::new(EventGroupReader::new(group.clone(), EventSlots { sums, running, places: Vec::new() }))
     };
     Some(JobPart {
         name,

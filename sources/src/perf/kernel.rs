@@ -1,6 +1,6 @@
-//! The system calls, behind a trait, so that what hardware and permissions do can be specified in tests.
+//! The system calls, behind a trait, so that tests can simulate hardware and permissions.
 //!
-//! Layouts and numbers are those of linux/perf_event.h, as perf_event_open(2) describes them.
+//! Layouts and numbers are those of linux/perf_event.h; see perf_event_open(2).
 
 use std::ffi::{CStr, CString};
 use std::mem::size_of;
@@ -12,75 +12,67 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::descriptors::Descriptor;
 use crate::file::Errno;
 
-/// A file descriptor.
+/// The number of a file descriptor.
 pub type Fd = i32;
 
-/// `PERF_TYPE_HARDWARE`.
+/// `PERF_TYPE_HARDWARE` of the kernel's header.
 pub const TYPE_HARDWARE: u32 = 0;
-/// `PERF_TYPE_SOFTWARE`.
+/// `PERF_TYPE_SOFTWARE` of the kernel's header.
 pub const TYPE_SOFTWARE: u32 = 1;
-/// `PERF_TYPE_TRACEPOINT`.
+/// `PERF_TYPE_TRACEPOINT` of the kernel's header.
 pub const TYPE_TRACEPOINT: u32 = 2;
-/// `PERF_TYPE_HW_CACHE`.
+/// `PERF_TYPE_HW_CACHE` of the kernel's header.
 pub const TYPE_CACHE: u32 = 3;
-/// `PERF_TYPE_RAW`.
+/// `PERF_TYPE_RAW` of the kernel's header.
 pub const TYPE_RAW: u32 = 4;
 
 /// `disabled`: the event waits until it is enabled.
 pub const DISABLED: u64 = 1;
-/// `exclude_user`.
+/// `exclude_user` of the kernel's header.
 pub const EXCLUDE_USER: u64 = 1 << 4;
-/// `exclude_kernel`.
+/// `exclude_kernel` of the kernel's header.
 pub const EXCLUDE_KERNEL: u64 = 1 << 5;
-/// `exclude_hv`.
+/// `exclude_hv` of the kernel's header.
 pub const EXCLUDE_HV: u64 = 1 << 6;
 
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP`.
 pub const READ_FORMAT: u64 = 1 | 2 | 4 | 8;
 
-/// `PERF_FLAG_PID_CGROUP`.
+/// `PERF_FLAG_PID_CGROUP` of the kernel's header.
 const FLAG_CGROUP: u64 = 4;
-/// `PERF_FLAG_FD_CLOEXEC`.
+/// `PERF_FLAG_FD_CLOEXEC` of the kernel's header.
 const FLAG_CLOEXEC: u64 = 8;
-/// `PERF_EVENT_IOC_ENABLE`.
+/// `PERF_EVENT_IOC_ENABLE` of the kernel's header.
 const IOC_ENABLE: u64 = 0x2400;
 /// `PERF_EVENT_IOC_ID`, for a pointer of 64 bits.
 const IOC_ID: u64 = 0x8008_2407;
 
-/// The part of the descriptors that the process may have which counters may take: of 4, so many. The rest is for files, sockets
-/// and the log.
+/// The fraction of the process's descriptors that counters may take, as numerator and denominator. The rest is for files, sockets and the log.
 const DESCRIPTORS_SHARE: (u64, u64) = (3, 4);
 
 /// `struct perf_event_attr` up to `config2` (`PERF_ATTR_SIZE_VER1`), which every kernel since 2.6.39 takes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attr {
-    /// `type`: which PMU.
+    /// The field `type`: the PMU.
     pub kind: u32,
-    /// The structure's size, which is its version.
+    /// The size of the structure, which is its version.
     pub size: u32,
-    /// Which event of the PMU.
     pub config: u64,
-    /// 0: it counts and does not sample.
+    /// 0: the event counts and does not sample.
     pub sample_period: u64,
-    /// Nothing, as it does not sample.
     pub sample_type: u64,
-    /// What a read gives.
     pub read_format: u64,
-    /// `disabled`, `exclude_user`, … from the lowest bit.
+    /// `disabled`, `exclude_user`, …, from the lowest bit on.
     pub flags: u64,
-    /// 0.
     pub wakeup_events: u32,
-    /// 0.
     pub bp_type: u32,
-    /// More of `config`.
     pub config1: u64,
-    /// More of `config`.
     pub config2: u64,
 }
 
 impl Attr {
-    /// A counter that is read as a group.
+    /// A counter that is read with its group.
     pub fn new(kind: u32, config: [u64; 3], flags: u64) -> Self {
         let size = size_of::<Self>() as u32;
         let [config, config1, config2] = config;
@@ -88,79 +80,78 @@ impl Attr {
     }
 }
 
-/// What is counted.
+/// The programs that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// Everything on the CPU.
-    Everyones,
+pub enum CountScope {
+    /// All programs on the CPU.
+    Node,
     /// The processes of a cgroup: its directory's descriptor.
     Cgroup(Fd),
 }
 
-/// What this source asks of the kernel.
+/// The system calls of this source.
 pub trait Kernel: Send + Sync {
     /// `perf_event_open`: an event on a CPU, in the group of `leader` if there is one.
-    fn open(&self, attr: &Attr, whose: Whose, cpu: u32, leader: Option<Fd>) -> Result<Fd, Errno>;
-    /// The id that the event has in a group's read.
+    fn open(&self, attr: &Attr, scope: CountScope, cpu: u32, leader: Option<Fd>) -> Result<Fd, Errno>;
+    /// The id of the event in a group's read.
     fn id(&self, fd: Fd) -> Result<u64, Errno>;
-    /// Lets a group begin to count.
+    /// Lets a group start counting.
     fn enable(&self, leader: Fd) -> Result<(), Errno>;
-    /// Reads a group: the number of bytes put into `words`.
+    /// Reads a group into `words`; gives the number of bytes.
     fn read(&self, leader: Fd, words: &mut [u64]) -> Result<usize, Errno>;
     /// Closes an event's or a directory's descriptor.
     fn close(&self, fd: Fd);
-    /// A descriptor of a directory.
     fn open_directory(&self, path: &Path) -> Result<Fd, Errno>;
-    /// Whose a file is.
+    /// The user that owns a file.
     fn owner(&self, path: &CStr) -> Result<u32, Errno>;
-    /// Whose the agent is.
+    /// The user of the agent.
     fn uid(&self) -> u32;
-    /// A clock that only rises, to some milliseconds, which costs next to nothing to ask, in ms.
+    /// A monotonic clock in ms, accurate to some milliseconds and very cheap to read.
     fn coarse_ms(&self) -> u64;
 }
 
-/// A descriptor that is closed when it is dropped.
-pub struct Owned {
+/// A descriptor of the kernel that closes when it is dropped.
+pub struct KernelFd {
     fd: Fd,
     _descriptor: Option<Descriptor>,
     kernel: Arc<dyn Kernel>,
 }
 
-impl Owned {
-    /// Takes a descriptor that nobody else closes.
+impl KernelFd {
+    /// Takes ownership of a descriptor.
     pub fn new(fd: Fd, kernel: &Arc<dyn Kernel>) -> Self {
         Self { fd, _descriptor: None, kernel: kernel.clone() }
     }
 
-    /// The same, with the place that it takes among those of jobs.
+    /// Holds a descriptor of the quota of jobs as well.
     pub fn holding(mut self, descriptor: Option<Descriptor>) -> Self {
         self._descriptor = descriptor;
         self
     }
 
-    /// Its number.
+    /// The number of the descriptor.
     pub fn fd(&self) -> Fd {
         self.fd
     }
 }
 
-impl Drop for Owned {
+impl Drop for KernelFd {
     fn drop(&mut self) {
         self.kernel.close(self.fd);
     }
 }
 
-/// The kernel that this runs on.
+/// The system calls of the running kernel.
 pub struct Linux;
 
-/// Descriptors that all sources of this process have open through [`Linux`].
+/// The number of descriptors that all sources of this process have open through [`Linux`].
 static DESCRIPTORS: AtomicU64 = AtomicU64::new(0);
 
 fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// How many descriptors counters may have open.
+/// The most descriptors that counters may have open.
 fn descriptors_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable and of the type that is asked for.
@@ -170,7 +161,7 @@ fn descriptors_max() -> u64 {
 }
 
 impl Linux {
-    /// Counts a new descriptor, or says why there may be none.
+    /// Counts a new descriptor, or gives the error of the system call.
     fn counted(&self, fd: i64) -> Result<Fd, Errno> {
         if fd < 0 {
             return Err(last_errno());
@@ -181,13 +172,13 @@ impl Linux {
 }
 
 impl Kernel for Linux {
-    fn open(&self, attr: &Attr, whose: Whose, cpu: u32, leader: Option<Fd>) -> Result<Fd, Errno> {
+    fn open(&self, attr: &Attr, scope: CountScope, cpu: u32, leader: Option<Fd>) -> Result<Fd, Errno> {
         if DESCRIPTORS.load(Ordering::Relaxed) >= descriptors_max() {
             return Err(libc::EMFILE);
         }
-        let (pid, flags) = match whose {
-            Whose::Everyones => (-1, FLAG_CLOEXEC),
-            Whose::Cgroup(directory) => (directory, FLAG_CLOEXEC | FLAG_CGROUP),
+        let (pid, flags) = match scope {
+            CountScope::Node => (-1, FLAG_CLOEXEC),
+            CountScope::Cgroup(directory) => (directory, FLAG_CLOEXEC | FLAG_CGROUP),
         };
         let (cpu, leader) = (i64::from(cpu), i64::from(leader.unwrap_or(-1)));
         // SAFETY: `attr` is laid out as the kernel's structure of the size that it names, and outlives the call.
@@ -227,7 +218,7 @@ impl Kernel for Linux {
 
     fn close(&self, fd: Fd) {
         DESCRIPTORS.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the descriptor belongs to an `Owned` that is just dropped. An error leaves it closed all the same.
+        // SAFETY: the descriptor belongs to a `KernelFd` that is dropped now. After an error it is closed as well.
         unsafe { libc::close(fd) };
     }
 
@@ -247,7 +238,7 @@ impl Kernel for Linux {
     }
 
     fn uid(&self) -> u32 {
-        // SAFETY: it only gives a number.
+        // SAFETY: it only returns a number.
         unsafe { libc::geteuid() }
     }
 

@@ -1,4 +1,4 @@
-//! What this machine has: PMUs in sysfs, tracepoints in tracefs, CPUs that are online.
+//! The events of this machine: PMUs in sysfs, tracepoints in tracefs, online CPUs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,127 +6,122 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::SensorDef;
 use wholegrain_model::config::unknown;
 
-use super::event::{self, Event, Family, What};
+use super::event::{self, Event, EventLocation, Family};
 use super::kernel::{Attr, TYPE_TRACEPOINT};
-use crate::Roots;
+use crate::source::Roots;
 
-/// Where tracefs is mounted, below the root of /sys: the usual place, and the one of before Linux 4.1.
+/// The mount points of tracefs below the root of /sys: the usual one, and that of kernels before 4.1.
 const TRACING: [&str; 2] = ["kernel/tracing", "kernel/debug/tracing"];
-/// Where PMUs are, below the root of /sys.
+/// The directory of PMUs below the root of /sys.
 const DEVICES: &str = "bus/event_source/devices";
-/// How many names a message lists.
+/// The most names that a message lists.
 const LISTED_MAX: usize = 12;
-/// The largest list of CPUs that is believed, as a number of CPUs.
+/// The largest number of CPUs that a list may have.
 const CPUS_MAX: u32 = 65_536;
-/// The finest step of a value, in its unit, that is kept of a finer one: RAPL counts 2^-32 J in 64 bits, of which a signed number
-/// would be full after some weeks, and the hardware's own steps are larger than this.
+/// The finest step of a value, in its unit. RAPL counts 2^-32 J in 64 bits, which overflow a signed number after some weeks. The steps of the
+/// hardware are larger than this one.
 const STEP_MIN: f64 = 1e-7;
 
-/// The machine's trees.
+/// The file trees of the machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
     sys: PathBuf,
     proc: PathBuf,
 }
 
-/// Events that are to be counted together.
+/// Events to count together, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedGroup {
     /// Unique within its scope, such as `software` or `hardware_2`.
     pub name: String,
-    /// At least one.
     pub events: Vec<Event>,
 }
 
-/// Events that this machine may have, counted together.
+/// Events to count together, as found on this machine.
 #[derive(Debug)]
-pub struct Found {
-    /// As wanted.
+pub struct ResolvedGroup {
     pub name: String,
-    /// Whether they take no hardware counter.
+    /// Whether the events need no hardware counter.
     pub is_software: bool,
-    /// The events.
-    pub events: Vec<Counted>,
-    /// Where they are counted, one for each PMU of several of one kind; at least one.
-    pub units: Vec<Unit>,
+    pub events: Vec<ResolvedEvent>,
+    /// The PMUs that count the events: at least one, and several for a numbered PMU.
+    pub units: Vec<ResolvedPmu>,
 }
 
-/// An event's sensor.
+/// An event with its sensor.
 #[derive(Debug)]
-pub struct Counted {
-    /// As people know it.
+pub struct ResolvedEvent {
+    /// The text in the configuration.
     pub text: String,
-    /// Its counter.
     pub sensor: SensorDef,
-    /// The kernel's count without so many of its lowest bits is the sensor's value.
+    /// The number of the lowest bits of the kernel's count that the sensor's value leaves out.
     pub shift: u32,
 }
 
-/// One PMU.
+/// A PMU that counts a group.
 #[derive(Debug)]
-pub struct Unit {
-    /// The CPUs that it is to be counted on.
+pub struct ResolvedPmu {
     pub cpus: Cpus,
-    /// What is opened for each event.
+    /// The parameters to open each event with.
     pub attrs: Vec<Attr>,
 }
 
 /// The CPUs that a PMU counts on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cpus {
-    /// Every one.
     All,
-    /// Some kind of them only (`cpus` in sysfs).
+    /// Only CPUs of one kind (`cpus` in sysfs).
     Some(Vec<u32>),
-    /// One for each device that is not a CPU's own (`cpumask` in sysfs): it cannot tell whose processes it counts.
+    /// One CPU for each device that CPUs share (`cpumask` in sysfs). Such counts cannot be attributed to processes.
     Shared(Vec<u32>),
 }
 
 impl Machine {
-    /// Below these roots.
+    /// A machine with the file trees of `roots`.
     pub fn new(roots: &Roots) -> Self {
         Self { sys: roots.sys.clone(), proc: roots.proc.clone() }
     }
 
-    /// The CPUs that are online.
+    /// The numbers of the online CPUs.
     pub fn online(&self) -> Vec<u32> {
         let listed = fs::read_to_string(self.sys.join("devices/system/cpu/online")).ok();
         listed.and_then(|text| cpu_list(&text)).filter(|cpus| !cpus.is_empty()).unwrap_or_else(|| {
-            // SAFETY: sysconf only looks up a number.
+            // SAFETY: sysconf only returns a number.
             let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
             (0..u32::try_from(count).unwrap_or(1).max(1)).collect()
         })
     }
 
-    /// What /proc/sys/kernel/perf_event_paranoid says.
+    /// The content of /proc/sys/kernel/perf_event_paranoid.
     pub fn paranoid(&self) -> Option<i32> {
         fs::read_to_string(self.proc.join("sys/kernel/perf_event_paranoid")).ok()?.trim().parse().ok()
     }
 
-    /// Looks up a group's events; what is not there is told. `None` when nothing is left.
-    pub fn find(&self, wanted: &Wanted, report: &mut dyn FnMut(String)) -> Option<Found> {
-        let family = wanted.events.iter().map(Event::family).find(|family| *family != Family::Software);
+    /// Looks up the events of a group, and reports those that this machine lacks. `None` without any event.
+    pub fn resolve(&self, requested: &RequestedGroup, report: &mut dyn FnMut(String)) -> Option<ResolvedGroup> {
+        let family = requested.events.iter().map(Event::family).find(|family| *family != Family::Software);
         let pmus = match &family {
             Some(Family::Pmu(name)) => match self.pmus(name) {
                 Ok(pmus) => pmus,
                 Err(reason) => {
-                    let texts: Vec<&str> = wanted.events.iter().map(|event| event.text.as_str()).collect();
+                    let texts: Vec<&str> = requested.events.iter().map(|event| event.text.as_str()).collect();
                     report(format!("perf: {} is left out: {reason}", texts.join(", ")));
                     return None;
                 }
             },
             _ => vec![Pmu { cpus: Cpus::All, kind: 0, folder: self.sys.join(DEVICES).join("cpu") }],
         };
-        let mut units: Vec<Unit> = pmus.iter().map(|pmu| Unit { cpus: pmu.cpus.clone(), attrs: Vec::new() }).collect();
+        let mut units: Vec<ResolvedPmu> =
+            pmus.iter().map(|pmu| ResolvedPmu { cpus: pmu.cpus.clone(), attrs: Vec::new() }).collect();
         let mut events = Vec::new();
-        for event in &wanted.events {
-            let looked: Result<Vec<Config>, String> = pmus.iter().map(|pmu| self.config(event, pmu)).collect();
-            match looked {
+        for event in &requested.events {
+            let configs: Result<Vec<EventConfig>, String> = pmus.iter().map(|pmu| self.config(event, pmu)).collect();
+            match configs {
                 Err(reason) => report(format!("perf: {} is left out: {reason}", event.text)),
                 Ok(configs) => {
                     let Some(first) = configs.first() else { continue };
                     let (sensor, shift) = scaled(event.sensor(), first);
-                    events.push(Counted { text: event.text.clone(), sensor, shift });
+                    events.push(ResolvedEvent { text: event.text.clone(), sensor, shift });
                     for (unit, config) in units.iter_mut().zip(&configs) {
                         unit.attrs.push(Attr::new(config.kind, config.words, event.flags));
                     }
@@ -134,10 +129,10 @@ impl Machine {
             }
         }
         let is_software = family.is_none();
-        (!events.is_empty()).then(|| Found { name: wanted.name.clone(), is_software, events, units })
+        (!events.is_empty()).then(|| ResolvedGroup { name: requested.name.clone(), is_software, events, units })
     }
 
-    /// The PMU of a name, or those that have a number after it.
+    /// The PMU with this name, or all PMUs with this name and a number.
     fn pmus(&self, name: &str) -> Result<Vec<Pmu>, String> {
         let devices = self.sys.join(DEVICES);
         let mut names: Vec<String> = fs::read_dir(&devices)
@@ -145,8 +140,8 @@ impl Machine {
             .unwrap_or_default();
         names.sort();
         let exact = names.iter().any(|other| other == name);
-        let is_wanted = |other: &&String| if exact { *other == name } else { is_numbered(name, other) };
-        let pmus: Vec<Pmu> = names.iter().filter(is_wanted).filter_map(|name| Pmu::read(&devices.join(name))).collect();
+        let matches = |other: &&String| if exact { *other == name } else { is_numbered(name, other) };
+        let pmus: Vec<Pmu> = names.iter().filter(matches).filter_map(|name| Pmu::read(&devices.join(name))).collect();
         if pmus.is_empty() {
             let known: Vec<&str> = names.iter().map(String::as_str).collect();
             return Err(format!("this machine has no such PMU: {}", near("PMU", name, &known, &devices)));
@@ -154,18 +149,18 @@ impl Machine {
         Ok(pmus)
     }
 
-    fn config(&self, event: &Event, pmu: &Pmu) -> Result<Config, String> {
-        match &event.what {
-            What::Numbered { kind, config } => Ok(Config::of(*kind, *config)),
-            What::Tracepoint { system, name } => {
-                self.tracepoint(system, name).map(|id| Config::of(TYPE_TRACEPOINT, id))
+    fn config(&self, event: &Event, pmu: &Pmu) -> Result<EventConfig, String> {
+        match &event.location {
+            EventLocation::Numbered { kind, config } => Ok(EventConfig::of(*kind, *config)),
+            EventLocation::Tracepoint { system, name } => {
+                self.tracepoint(system, name).map(|id| EventConfig::of(TYPE_TRACEPOINT, id))
             }
-            What::Dynamic { pmu: name, terms } if name == "cpu" && pmu.kind == 0 => {
-                // Found now, as a group of the CPU's own events may have none of its PMU's.
+            EventLocation::Dynamic { pmu: name, terms } if name == "cpu" && pmu.kind == 0 => {
+                // Looked up here, as a group of events of the CPU may have no event of the PMU `cpu`.
                 let pmus = self.pmus(name)?;
                 pmus.first().ok_or_else(|| "this machine has no PMU cpu".to_owned())?.config(terms)
             }
-            What::Dynamic { terms, .. } => pmu.config(terms),
+            EventLocation::Dynamic { terms, .. } => pmu.config(terms),
         }
     }
 
@@ -173,8 +168,8 @@ impl Machine {
         let Some(events) = TRACING.iter().map(|place| self.sys.join(place).join("events")).find(|path| path.is_dir())
         else {
             return Err(format!(
-                "tracepoints are looked up in {}, where nothing is mounted or may be seen: `mount -t tracefs tracefs {}`, and \
-                 root or CAP_DAC_READ_SEARCH to read it",
+                "cannot see tracepoints in {}: mount it (`mount -t tracefs tracefs {}`), and run the agent as root or with \
+                 CAP_DAC_READ_SEARCH",
                 self.sys.join(TRACING[0]).display(),
                 self.sys.join(TRACING[0]).display()
             ));
@@ -212,7 +207,7 @@ fn folder_names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What the nearest known name is; of many names where they are listed.
+/// A message with the nearest known name, or with the directory of the names if there are many.
 fn near(what: &str, wrong: &str, known: &[&str], folder: &Path) -> String {
     let message = unknown(what, wrong, known);
     match message.split_once("; expected one of ") {
@@ -223,8 +218,8 @@ fn near(what: &str, wrong: &str, known: &[&str], folder: &Path) -> String {
     }
 }
 
-/// The sensor with the unit and scale that sysfs says, and how many of the lowest bits are dropped.
-fn scaled(mut sensor: SensorDef, config: &Config) -> (SensorDef, u32) {
+/// The sensor with unit and scale from sysfs, and the number of the lowest bits to leave out.
+fn scaled(mut sensor: SensorDef, config: &EventConfig) -> (SensorDef, u32) {
     let Some(scale) = config.scale else { return (SensorDef { unit: unit(config, &sensor.unit), ..sensor }, 0) };
     let mut shift = 0;
     while scale * f64::from(1u32 << shift) < STEP_MIN && shift < 24 {
@@ -234,8 +229,8 @@ fn scaled(mut sensor: SensorDef, config: &Config) -> (SensorDef, u32) {
     (SensorDef { unit: unit(config, &sensor.unit), ..sensor }, shift)
 }
 
-/// The kernel's word for a unit in UCUM.
-fn unit(config: &Config, default: &str) -> String {
+/// The unit in UCUM of the kernel's word for it.
+fn unit(config: &EventConfig, default: &str) -> String {
     match config.unit.as_deref() {
         None | Some("") => default.to_owned(),
         Some("Joules") => "J".to_owned(),
@@ -249,22 +244,22 @@ fn unit(config: &Config, default: &str) -> String {
     }
 }
 
-/// What an event is opened with.
+/// The parameters to open an event with, and unit and scale from sysfs.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Config {
+struct EventConfig {
     kind: u32,
     words: [u64; 3],
     scale: Option<f64>,
     unit: Option<String>,
 }
 
-impl Config {
+impl EventConfig {
     fn of(kind: u32, config: u64) -> Self {
         Self { kind, words: [config, 0, 0], ..Self::default() }
     }
 }
 
-/// A PMU's folder in sysfs.
+/// The folder of a PMU in sysfs.
 struct Pmu {
     folder: PathBuf,
     kind: u32,
@@ -283,9 +278,9 @@ impl Pmu {
         Some(Self { folder: folder.to_owned(), kind, cpus })
     }
 
-    /// What the terms between the slashes come to.
-    fn config(&self, terms: &[event::Term]) -> Result<Config, String> {
-        let mut config = Config { kind: self.kind, ..Config::default() };
+    /// Evaluates the terms between the slashes.
+    fn config(&self, terms: &[event::Term]) -> Result<EventConfig, String> {
+        let mut config = EventConfig { kind: self.kind, ..EventConfig::default() };
         for (key, value) in terms {
             match (key.as_str(), value) {
                 ("config", Some(value)) => config.words[0] |= value,
@@ -298,8 +293,8 @@ impl Pmu {
         Ok(config)
     }
 
-    /// The file of an event: terms again, of fields only.
-    fn event(&self, name: &str, config: &mut Config) -> Result<(), String> {
+    /// Evaluates the file of an event, whose terms are fields only.
+    fn event(&self, name: &str, config: &mut EventConfig) -> Result<(), String> {
         let path = self.folder.join("events").join(name);
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let (terms, _) = event::terms(text.trim()).map_err(|reason| format!("{}: {reason}", path.display()))?;
@@ -315,7 +310,7 @@ impl Pmu {
         Ok(())
     }
 
-    /// Puts a value into the bits that its field has.
+    /// Sets the bits of a field to a value.
     fn field(&self, name: &str, value: u64, words: &mut [u64; 3]) -> Result<(), String> {
         let path = self.folder.join("format").join(name);
         let Ok(text) = fs::read_to_string(&path) else {
@@ -328,7 +323,7 @@ impl Pmu {
             ));
         };
         let (word, ranges) = format(text.trim()).ok_or_else(|| {
-            format!("{}: `{}` is not understood: config, config1 or config2 and bits are", path.display(), text.trim())
+            format!("{}: cannot parse `{}`; expected config, config1 or config2 with bits", path.display(), text.trim())
         })?;
         let width: u32 = ranges.iter().map(|(low, high)| high - low + 1).sum();
         if width < 64 && value >> width != 0 {
@@ -351,7 +346,7 @@ fn file_names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// `config1:0-7,32-35`: the word and the bits from the value's lowest on.
+/// Parses a format such as `config1:0-7,32-35`: the word, and the bits from the lowest bit of the value on.
 fn format(text: &str) -> Option<(usize, Vec<(u32, u32)>)> {
     let (word, bits) = text.split_once(':')?;
     let word = ["config", "config1", "config2"].iter().position(|name| *name == word)?;
@@ -366,7 +361,7 @@ fn range_of(text: &str) -> Option<(u32, u32)> {
     (low <= high).then_some((low, high))
 }
 
-/// `0-3,8`; an empty list is one too.
+/// Parses a list of CPUs such as `0-3,8`, or an empty one.
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {

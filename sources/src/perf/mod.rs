@@ -1,18 +1,18 @@
 //! Performance events, counted by the kernel: of jobs by their cgroups, and of the whole node.
 //!
-//! - In: `[sources.perf]`, perf_event_open(2), and what sysfs and tracefs say of the events there are.
-//! - Out: for each job, parts of events that are counted and read together; for the node the group `perf`.
-//! - Never: a sum that falls; a value for a time in which nothing was counted; a rate or a ratio, which queries make.
+//! - In: `[sources.perf]`, perf_event_open(2), and the events that sysfs and tracefs list.
+//! - Out: for each job, groups of events that are counted and read together; for the node, the group `perf`.
+//! - Never: a sum that falls; a value for a time in which nothing was counted; a rate or a ratio, which queries calculate.
 
 mod config;
+mod counter_lock;
+mod counter_sums;
 mod event;
-mod gate;
+mod event_group;
 mod jobs;
 mod kernel;
 mod machine;
-mod part;
-mod refusals;
-mod tally;
+mod open_errors;
 
 #[cfg(test)]
 mod fake;
@@ -21,21 +21,24 @@ mod tests;
 
 use std::sync::Arc;
 
+use wholegrain_model::SensorDef;
 use wholegrain_model::config::{ConfigError, Section};
 
 use self::config::PerfConfig;
-use self::gate::Gate;
-use self::jobs::{Jobs, given_up, running_sensor};
-use self::kernel::{Kernel, Linux, Whose};
-use self::machine::{Machine, Wanted};
-use self::part::{Part, PartReader, Slots};
-use self::refusals::Refusals;
+use self::counter_lock::CounterLock;
+use self::event_group::{EventGroup, EventGroupReader, EventSlots};
+use self::jobs::{PerfJobs, running_sensor, yielded};
+use self::kernel::{CountScope, Kernel, Linux};
+use self::machine::{Machine, RequestedGroup};
+use self::open_errors::OpenErrors;
 use crate::job::JobSource;
-use crate::options::GroupOptions;
+use crate::options::{GroupOptions, NO_OPTIONS};
 use crate::plan::SensorPlan;
-use crate::{ConfigureContext, GroupPlan, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::reader::{Reader, Reading, Row};
+use crate::source::{ConfigureContext, GroupPlan, Roots, Source};
+use crate::source_type::SourceType;
 
-/// The line in [`crate::SOURCES`].
+/// The entry in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
     name: "perf",
     summary: "performance events of jobs and of the node: cycles, instructions, caches, faults, tracepoints, RAPL, any PMU",
@@ -54,107 +57,113 @@ fn configure_jobs(section: &Section, context: &ConfigureContext) -> Result<Box<d
     Ok(Box::new(of_jobs(PerfConfig::read(section, context)?, &context.roots, Arc::new(Linux))))
 }
 
-fn node(config: PerfConfig, roots: &Roots, kernel: Arc<dyn Kernel>) -> Node {
-    let gate = Gate::new(&kernel, config.lock_file.as_deref());
-    let parts = config.node.into_iter().map(|wanted| (wanted, None)).collect();
-    Node { kernel, gate, machine: Machine::new(roots), parts, per_cpu: config.per_cpu, common: config.common }
+fn node(config: PerfConfig, roots: &Roots, kernel: Arc<dyn Kernel>) -> PerfNode {
+    let counter_lock = CounterLock::new(&kernel, config.lock_file.as_deref());
+    let groups = config.node.into_iter().map(|requested| (requested, None)).collect();
+    PerfNode {
+        kernel,
+        counter_lock,
+        machine: Machine::new(roots),
+        groups,
+        per_cpu: config.per_cpu,
+        common: config.common,
+    }
 }
 
-fn of_jobs(config: PerfConfig, roots: &Roots, kernel: Arc<dyn Kernel>) -> Jobs {
-    let gate = Gate::new(&kernel, config.lock_file.as_deref());
-    Jobs::new(kernel, Machine::new(roots), gate, config.jobs)
+fn of_jobs(config: PerfConfig, roots: &Roots, kernel: Arc<dyn Kernel>) -> PerfJobs {
+    let counter_lock = CounterLock::new(&kernel, config.lock_file.as_deref());
+    PerfJobs::new(kernel, Machine::new(roots), counter_lock, config.jobs)
 }
 
 /// The source at node scope.
-struct Node {
+struct PerfNode {
     kernel: Arc<dyn Kernel>,
-    gate: Arc<Gate>,
+    counter_lock: Arc<CounterLock>,
     machine: Machine,
-    /// A group's counters, once the machine was seen to have it.
-    parts: Vec<(Wanted, Option<Arc<Part>>)>,
+    /// The configured groups, each with its counters once discovery has found its events.
+    groups: Vec<(RequestedGroup, Option<Arc<EventGroup>>)>,
     per_cpu: bool,
     common: GroupOptions,
 }
 
-impl Source for Node {
+impl Source for PerfNode {
     fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
-        if self.parts.is_empty() {
+        if self.groups.is_empty() {
             return Vec::new();
         }
-        if self.gate.look() {
-            report(given_up(&self.gate));
+        if self.counter_lock.check() {
+            report(yielded(&self.counter_lock));
         }
         let online = self.machine.online();
-        let mut refusals = Refusals::default();
-        for (wanted, part) in &mut self.parts {
-            if part.is_none() {
-                let found = self.machine.find(wanted, report);
-                *part = found.map(|found| Arc::new(Part::new(&self.kernel, &self.gate, Arc::new(found))));
+        let mut errors = OpenErrors::default();
+        for (requested, group) in &mut self.groups {
+            if group.is_none() {
+                let resolved = self.machine.resolve(requested, report).map(Arc::new);
+                *group = resolved.map(|resolved| Arc::new(EventGroup::new(&self.kernel, &self.counter_lock, resolved)));
             }
-            if let Some(part) = part {
-                part.refresh(Whose::Everyones, None, &online, &mut refusals);
+            if let Some(group) = group {
+                group.refresh(CountScope::Node, None, &online, &mut errors);
             }
         }
-        refusals.tell(&self.machine, report);
-        self.group(report).into_iter().collect()
+        errors.report(&self.machine, report);
+        self.plan(report).into_iter().collect()
     }
 }
 
-impl Node {
-    fn group(&self, report: &mut dyn FnMut(String)) -> Option<GroupPlan> {
-        let own = GroupOptions::default();
-        let mut plan = SensorPlan::new(&self.common, &own, report);
+impl PerfNode {
+    fn plan(&self, report: &mut dyn FnMut(String)) -> Option<GroupPlan> {
+        let mut plan = SensorPlan::new(&self.common, &NO_OPTIONS, report);
         let mut readers = Vec::new();
-        for part in self.parts.iter().filter_map(|(_, part)| part.as_ref()) {
-            let slots = self.slots(part, &mut plan);
-            readers.push(PartReader::new(part.clone(), slots));
+        for group in self.groups.iter().filter_map(|(_, group)| group.as_ref()) {
+            let slots = self.slots(group, &mut plan);
+            readers.push(EventGroupReader::new(group.clone(), slots));
         }
         let sensors = plan.into_sensors();
         (!sensors.is_empty()).then(|| GroupPlan {
             name: GROUP.to_owned(),
             sensors,
             reader: Box::new(NodeReader { readers }),
-            timing: own.timing(&self.common),
+            timing: NO_OPTIONS.timing(&self.common),
             blocking: false,
         })
     }
 
-    fn slots(&self, part: &Part, plan: &mut SensorPlan<'_>) -> Slots {
-        let (found, (events, places)) = (part.found(), part.shown());
-        let mut slots = Slots::default();
+    fn slots(&self, group: &EventGroup, plan: &mut SensorPlan<'_>) -> EventSlots {
+        let (resolved, (events, places)) = (group.resolved(), group.offered());
+        let mut slots = EventSlots::default();
         if self.per_cpu {
-            for at in places {
+            for place in places {
                 let on_cpu = events.iter().filter_map(|event| {
-                    let sensor = found.events[*event].sensor.clone();
-                    let name = sensor.name.replacen("perf/", &format!("perf/cpu/{}/", at.1), 1);
-                    Some((*event, plan.add(wholegrain_model::SensorDef { name, ..sensor })?))
+                    let sensor = resolved.events[*event].sensor.clone();
+                    let name = sensor.name.replacen("perf/", &format!("perf/cpu/{}/", place.1), 1);
+                    Some((*event, plan.add(SensorDef { name, ..sensor })?))
                 });
-                slots.places.push((at, on_cpu.collect()));
+                slots.places.push((place, on_cpu.collect()));
             }
         } else {
-            let sums = events.iter().filter_map(|event| Some((*event, plan.add(found.events[*event].sensor.clone())?)));
-            slots.sums = sums.collect();
+            let sensor = |event: &usize| resolved.events[*event].sensor.clone();
+            slots.sums = events.iter().filter_map(|event| Some((*event, plan.add(sensor(event))?))).collect();
         }
-        if !found.is_software && !events.is_empty() {
-            slots.running = plan.add(running_sensor(found, &events));
+        if !resolved.is_software && !events.is_empty() {
+            slots.running = plan.add(running_sensor(resolved, &events));
         }
         slots
     }
 }
 
-/// Reads the node's parts into one row.
+/// Reads the groups of the node into one row.
 struct NodeReader {
-    readers: Vec<PartReader>,
+    readers: Vec<EventGroupReader>,
 }
 
 impl Reader for NodeReader {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
-        let mut whole = Reading::default();
+        let mut result = Reading::default();
         for reader in &mut self.readers {
             let reading = reader.read(row);
-            whole.layout_changed |= reading.layout_changed;
-            whole.problem = whole.problem.or(reading.problem);
+            result.layout_changed |= reading.layout_changed;
+            result.problem = result.problem.or(reading.problem);
         }
-        whole
+        result
     }
 }

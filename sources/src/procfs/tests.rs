@@ -1,4 +1,4 @@
-//! Every format against every fixture: cut anywhere, changed at random.
+//! Every format with every fixture: cut anywhere, randomly changed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::parse::{IncrementalParser, ParserCapacity};
 use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
 
-/// One file of a fixture, with what discovery made of it.
+/// A file of a fixture, with the result of its discovery.
 struct Case {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -46,7 +46,7 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Both full and after the fixture's own content, which must give the same.
+    /// Parses fully, and incrementally after the fixture's own content. Both must give the same result.
     fn parse(&self, bytes: &[u8]) -> Filled {
         let mut incremental_parser =
             IncrementalParser::new(&self.parser, ParserCapacity::of(&self.parser, &self.bytes));
@@ -59,7 +59,7 @@ impl Case {
 }
 
 #[test]
-fn a_fixture_gives_every_sensor_and_no_complaint() {
+fn a_fixture_gives_every_sensor_without_errors() {
     for case in cases() {
         let Filled { values, outcome } = case.parse(&case.bytes);
         assert_eq!(outcome, ParseOutcome::default(), "{}", case.path.display());
@@ -83,13 +83,13 @@ fn a_file_cut_anywhere_gives_right_values_or_gaps() {
                 );
             }
             let is_noticed = outcome != ParseOutcome::default() || values == whole;
-            assert!(is_noticed, "{} cut at {end}: gaps and nothing said", case.path.display());
+            assert!(is_noticed, "{} cut at {end}: gaps without a report", case.path.display());
         }
     }
 }
 
 #[test]
-fn a_file_changed_at_random_does_no_harm() {
+fn a_randomly_changed_file_gives_valid_results() {
     let mut random = Random::new();
     for case in cases() {
         for round in 0..300 {
@@ -101,7 +101,7 @@ fn a_file_changed_at_random_does_no_harm() {
                 "{} round {round}",
                 case.path.display()
             );
-            // Discovery of the same must give names that a schema takes, and a parser that agrees with it.
+            // Discovery of the changed file must give valid names, and a parser without a changed layout.
             let (sensors, parser) = planned(case.group, case.file, &bytes);
             let count = sensors.len();
             if count > 0 {
@@ -110,11 +110,7 @@ fn a_file_changed_at_random_does_no_harm() {
             }
             let again = filled(count, |row| parser.parse(&bytes, row));
             let asks_again = again.outcome.layout_changed && again.outcome.garbage.is_none();
-            assert!(
-                count == 0 || !asks_again,
-                "{} round {round}: discovery would follow discovery",
-                case.path.display()
-            );
+            assert!(count == 0 || !asks_again, "{} round {round}: discovery would repeat forever", case.path.display());
         }
     }
 }

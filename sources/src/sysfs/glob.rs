@@ -1,23 +1,22 @@
-//! Finding files below /sys by a pattern such as `class/net/*/statistics/*`, and telling what each `*` stood for.
+//! Finds files below /sys by a pattern such as `class/net/*/statistics/*`, with the text that each `*` matched.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use wholegrain_model::schema::SENSORS_MAX;
 
-/// A file that was found.
+/// A file that matches a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Match {
-    /// The file.
+pub struct PathMatch {
     pub path: PathBuf,
-    /// What the stars stood for, in their order.
+    /// The text that each `*` matched, in order.
     pub stars: Vec<String>,
 }
 
-/// Every path below `root` that the pattern matches and that is there, in the order of people (`cpu2` before `cpu10`); at most
-/// [`SENSORS_MAX`]. A `*` stands for any text within one level.
-pub fn find(root: &Path, pattern: &str) -> Vec<Match> {
-    let mut found = vec![Match { path: root.to_owned(), stars: Vec::new() }];
+/// The existing paths below `root` that match the pattern, in natural order (`cpu2` before `cpu10`), at most [`SENSORS_MAX`]. A `*` matches any
+/// text within one level.
+pub fn find(root: &Path, pattern: &str) -> Vec<PathMatch> {
+    let mut found = vec![PathMatch { path: root.to_owned(), stars: Vec::new() }];
     for level in pattern.split('/') {
         let mut next = Vec::new();
         for place in &found {
@@ -26,7 +25,7 @@ pub fn find(root: &Path, pattern: &str) -> Vec<Match> {
             } else {
                 let path = place.path.join(level);
                 if path.exists() {
-                    next.push(Match { path, stars: place.stars.clone() });
+                    next.push(PathMatch { path, stars: place.stars.clone() });
                 }
             }
         }
@@ -36,16 +35,16 @@ pub fn find(root: &Path, pattern: &str) -> Vec<Match> {
     found
 }
 
-fn expand(place: &Match, level: &str, next: &mut Vec<Match>) {
+fn expand(place: &PathMatch, level: &str, next: &mut Vec<PathMatch>) {
     for name in names(&place.path) {
         if let Some(stars) = captures(level, &name) {
             let stars = place.stars.iter().cloned().chain(stars).collect();
-            next.push(Match { path: place.path.join(&name), stars });
+            next.push(PathMatch { path: place.path.join(&name), stars });
         }
     }
 }
 
-/// The names in a folder, in the order of people; none when it cannot be read.
+/// The names in a folder, in natural order; none when it cannot be read.
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -53,7 +52,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What the stars of a level stand for in `name`: each as little as possible, the last the rest. `None` without a match.
+/// The text that each `*` of a level matches in `name`: as little as possible, for the last one the rest. `None` without a match.
 fn captures(level: &str, name: &str) -> Option<Vec<String>> {
     let mut pieces = level.split('*');
     let mut rest = name.strip_prefix(pieces.next()?)?;
@@ -69,7 +68,7 @@ fn captures(level: &str, name: &str) -> Option<Vec<String>> {
     Some(stars)
 }
 
-/// Text by its characters, but runs of digits by the number that they are.
+/// Compares texts by characters, and runs of digits by their numbers.
 fn natural_order(a: &str, b: &str) -> Ordering {
     let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
     loop {
@@ -88,7 +87,7 @@ fn natural_order(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Takes the digits from the front of `text`; gives them without leading zeros.
+/// Removes the digits at the beginning of `text` and gives them without leading zeros.
 fn digits<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, rest) = text.split_at(count);
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stand_for_text() {
+    fn stars_match_text() {
         for (level, name, expected) in [
             ("cpu*", "cpu12", Some(vec!["12"])),
             ("*", "eth0", Some(vec!["eth0"])),
@@ -117,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn order_of_people() {
+    fn natural_order_of_names() {
         let mut names = ["cpu10", "cpu2", "cpu", "cpu1x", "cpu01", "cpu1", "a10b2", "a10b10", "a9b99"];
         names.sort_by(|a, b| natural_order(a, b));
         assert_eq!(names, ["a9b99", "a10b2", "a10b10", "cpu", "cpu01", "cpu1", "cpu1x", "cpu2", "cpu10"]);
     }
 
     #[test]
-    fn finds_what_is_there() {
+    fn finds_existing_paths() {
         let folder = tempfile::tempdir().unwrap();
         for file in ["net/eth0/stat/rx", "net/eth0/stat/tx", "net/eth10/stat/rx", "net/eth2/stat/rx", "net/eth1/other"]
         {

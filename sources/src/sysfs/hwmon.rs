@@ -1,4 +1,4 @@
-//! Hardware monitoring chips, and NVMe drives, which show their temperatures in the same way.
+//! Hardware monitoring chips, and NVMe drives, which have the same files for their temperatures.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use wholegrain_model::name::sanitize_level;
 use wholegrain_model::{Kind, SensorDef};
 
 use super::glob;
-use super::presets::{Found, text};
+use super::presets::{NumberFile, text};
 
-/// A quantity by the letters that its files begin with: unit, scale to it, kind, name for people.
+/// A quantity. The names of its files begin with `letters`; `name` is for descriptions.
 struct Quantity {
     letters: &'static str,
     unit: &'static str,
@@ -33,8 +33,8 @@ const QUANTITIES: [Quantity; 7] = [
     gauge("humidity", "%", 1e-3, "Relative humidity"),
 ];
 
-/// All chips, named `hwmon/<chip>/<item>`; without those of NVMe drives when these are sampled as such.
-pub fn chips(sys: &Path, without_nvme: bool) -> Vec<Found> {
+/// The sensors of all chips, `hwmon/<chip>/<item>`; without those of NVMe drives if `without_nvme`.
+pub fn chips(sys: &Path, without_nvme: bool) -> Vec<NumberFile> {
     let mut all = Vec::new();
     for found in glob::find(sys, "class/hwmon/hwmon*") {
         // Drivers from before Linux 3.x have their files one level lower.
@@ -49,8 +49,8 @@ pub fn chips(sys: &Path, without_nvme: bool) -> Vec<Found> {
     all
 }
 
-/// The temperatures of NVMe drives, named `nvme/<controller>/<item>`.
-pub fn nvme(sys: &Path) -> Vec<Found> {
+/// The temperatures of NVMe drives, `nvme/<controller>/<item>`.
+pub fn nvme(sys: &Path) -> Vec<NumberFile> {
     let mut all = Vec::new();
     for controller in glob::find(sys, "class/nvme/nvme*") {
         let prefix = format!("nvme/nvme{}", sanitize_level(&controller.stars[0]));
@@ -64,8 +64,8 @@ pub fn nvme(sys: &Path) -> Vec<Found> {
     all
 }
 
-/// A chip's name that is the same after a restart and differs between two of a kind: the number in `hwmon3` follows the order
-/// of loading, so the device's own name is taken (`coretemp.0`), with the driver's before it where it does not tell.
+/// A name of a chip that does not change with a restart and differs between chips of one kind. The number in `hwmon3` depends on the order in which
+/// drivers are loaded. So the name is that of the device (`coretemp.0`), after the name of the driver unless the device's begins with it.
 fn chip_name(name: &str, device: &Path) -> String {
     let target = std::fs::canonicalize(device).ok();
     let device = target.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
@@ -76,7 +76,7 @@ fn chip_name(name: &str, device: &Path) -> String {
     })
 }
 
-fn items(folder: &Path, prefix: &str, wanted: impl Fn(&str) -> bool, all: &mut Vec<Found>) {
+fn items(folder: &Path, prefix: &str, is_sampled: impl Fn(&str) -> bool, all: &mut Vec<NumberFile>) {
     for file in glob::names(folder) {
         let Some((item, attribute)) = file.split_once('_') else { continue };
         let letters = item.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -85,7 +85,7 @@ fn items(folder: &Path, prefix: &str, wanted: impl Fn(&str) -> bool, all: &mut V
         };
         // Some power meters give a mean only.
         let is_mean = letters == "power" && attribute == "average" && !folder.join(format!("{item}_input")).exists();
-        if !(attribute == "input" || is_mean) || !wanted(letters) {
+        if !(attribute == "input" || is_mean) || !is_sampled(letters) {
             continue;
         }
         let label = text(&folder.join(format!("{item}_label")));
@@ -94,6 +94,9 @@ fn items(folder: &Path, prefix: &str, wanted: impl Fn(&str) -> bool, all: &mut V
             None => (item.to_owned(), format!("{}.", quantity.name)),
         };
         let sensor = SensorDef::gauge(format!("{prefix}/{}", sanitize_level(&level)), quantity.unit, &description);
-        all.push(Found::new(folder.join(&file), SensorDef { kind: quantity.kind, ..sensor.scaled(quantity.scale) }));
+        all.push(NumberFile::new(
+            folder.join(&file),
+            SensorDef { kind: quantity.kind, ..sensor.scaled(quantity.scale) },
+        ));
     }
 }

@@ -1,8 +1,8 @@
-//! Numbers in /sys: sensors, clocks, energy, fabric counters, memory errors, and any other file by the pattern of its path.
+//! Numbers in /sys: sensors, clocks, energy, fabric counters, memory errors, and other files by a pattern of their paths.
 //!
 //! - In: `[sources.sysfs]` and the files below `roots.sys`.
-//! - Out: a group for each preset that finds something, named as the preset, and the group `sysfs` for the files by pattern.
-//! - Never: a write; a read of a device on a sampling thread that others share, when it may take long.
+//! - Out: a group for each preset with a device, named as the preset, and the group `sysfs` of the files by pattern.
+//! - Never: a write; a read that may block on the sampling thread of other groups.
 
 mod config;
 mod glob;
@@ -16,14 +16,16 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::config::{ConfigError, Section};
 
 use self::config::SysfsConfig;
-use self::presets::Found;
+use self::presets::NumberFile;
 use crate::file::{self, PolledFile};
 use crate::options::GroupOptions;
 use crate::plan::SensorPlan;
+use crate::reader::{ReadProblem, Reader, Reading, Row};
 use crate::scan;
-use crate::{ConfigureContext, GroupPlan, ReadProblem, Reader, Reading, Row, Source, SourceType};
+use crate::source::{ConfigureContext, GroupPlan, Source};
+use crate::source_type::SourceType;
 
-/// The line in [`crate::SOURCES`].
+/// The entry in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
     name: "sysfs",
     summary: "numbers in /sys: hwmon, thermal, cpufreq, powercap (RAPL), InfiniBand, Omni-Path, EDAC, NVMe, files by pattern",
@@ -34,70 +36,73 @@ pub const SOURCE: SourceType = SourceType {
 /// The group of the files by pattern.
 const FILES_GROUP: &str = "sysfs";
 
-/// The longest file of one number, in bytes, with its newline.
+/// The maximum length of a file of one number, with its newline.
 const NUMBER_BYTES_MAX: usize = 64;
 
 fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    Ok(Box::new(Sysfs {
+    Ok(Box::new(SysfsSource {
         config: SysfsConfig::read(section)?,
         root: context.roots.sys.clone(),
         offered: HashSet::new(),
     }))
 }
 
-struct Sysfs {
+struct SysfsSource {
     config: SysfsConfig,
     root: PathBuf,
-    /// The files of the last look's sensors. Doubtful ones held a number when they were first seen and are not read at every rescan;
-    /// one that cannot be opened now, though it is there, stays.
+    /// The files of the last discovery's sensors. A file that may be text held a number at its first discovery and is not read at later ones. A file
+    /// that exists and cannot be opened at the moment stays.
     offered: HashSet<PathBuf>,
 }
 
-impl Source for Sysfs {
+impl Source for SysfsSource {
     fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
         let known = std::mem::take(&mut self.offered);
         let with_nvme = self.config.presets.iter().any(|(preset, _)| *preset == presets::Preset::Nvme);
-        let mut scan = Scan { common: &self.config.common, known, offered: &mut self.offered, report };
+        let mut discovery = SysfsDiscovery { common: &self.config.common, known, offered: &mut self.offered, report };
         let mut groups = Vec::new();
         for (preset, options) in &self.config.presets {
             let found = preset.find(&self.root, with_nvme);
-            groups.extend(scan.group(preset.name(), preset.blocking(), options, found));
+            groups.extend(discovery.group(preset.name(), preset.blocking(), options, found));
         }
         let files = self.config.files.iter().flat_map(|pattern| {
             let matches = glob::find(&self.root, &pattern.path).into_iter();
-            matches.map(|found| Found { doubtful: true, ..Found::new(found.path, pattern.sensor(&found.stars)) })
+            matches.map(|found| NumberFile {
+                may_be_text: true,
+                ..NumberFile::new(found.path, pattern.sensor(&found.stars))
+            })
         });
-        groups.extend(scan.group(FILES_GROUP, true, &GroupOptions::default(), files.collect()));
+        groups.extend(discovery.group(FILES_GROUP, true, &GroupOptions::default(), files.collect()));
         groups
     }
 }
 
-/// One discovery.
-struct Scan<'a> {
+/// The state of one discovery.
+struct SysfsDiscovery<'a> {
     common: &'a GroupOptions,
     known: HashSet<PathBuf>,
     offered: &'a mut HashSet<PathBuf>,
     report: &'a mut dyn FnMut(String),
 }
 
-impl Scan<'_> {
+impl SysfsDiscovery<'_> {
     fn group(
         &mut self,
         name: &'static str,
         blocking: bool,
         options: &GroupOptions,
-        found: Vec<Found>,
+        found: Vec<NumberFile>,
     ) -> Option<GroupPlan> {
         let mut plan = SensorPlan::new(self.common, options, self.report);
         let mut files = Vec::new();
-        for Found { path, sensor, doubtful } in found {
+        for NumberFile { path, sensor, may_be_text } in found {
             if !plan.keeps(&sensor) {
                 continue;
             }
             let is_known = self.known.contains(&path);
-            let result = if doubtful && !is_known { is_numeric(&path) } else { is_readable(&path) };
+            let result = if may_be_text && !is_known { is_numeric(&path) } else { is_readable(&path) };
             match result {
-                Err(Refused { absent, reason }) if absent || !is_known => {
+                Err(Unusable { absent, reason }) if absent || !is_known => {
                     plan.report(format!("sysfs: {} is left out: {reason}", path.display()));
                 }
                 _ => {
@@ -119,28 +124,28 @@ impl Scan<'_> {
     }
 }
 
-/// Why a file is no sensor.
-struct Refused {
-    /// There is no such file, or no number in it: not only one that cannot be opened.
+/// Why a file has no sensor.
+struct Unusable {
+    /// The file does not exist or holds no number. False if it only cannot be opened.
     absent: bool,
     reason: String,
 }
 
-/// Whether a file can be opened, which asks nothing of its device.
-fn is_readable(path: &Path) -> Result<(), Refused> {
+/// Checks that a file can be opened, without a read from its device.
+fn is_readable(path: &Path) -> Result<(), Unusable> {
     File::open(path).map(drop).map_err(|error| {
         let hint = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => "; the agent needs to be allowed to read it",
+            std::io::ErrorKind::PermissionDenied => "; allow the agent to read it",
             _ => "",
         };
-        Refused { absent: file::is_absent(&error), reason: format!("{error}{hint}") }
+        Unusable { absent: file::is_absent(&error), reason: format!("{error}{hint}") }
     })
 }
 
-/// Whether a file holds a number. One that cannot be read now may well hold one later.
-fn is_numeric(path: &Path) -> Result<(), Refused> {
+/// Checks that a file holds a number. A file that cannot be read now may hold a number later.
+fn is_numeric(path: &Path) -> Result<(), Unusable> {
     is_readable(path)?;
-    let no = |reason: &str| Err(Refused { absent: true, reason: reason.to_owned() });
+    let no = |reason: &str| Err(Unusable { absent: true, reason: reason.to_owned() });
     if path.is_dir() {
         return no("it is a folder");
     }
@@ -153,7 +158,6 @@ fn is_numeric(path: &Path) -> Result<(), Refused> {
 /// Reads files of one number each.
 struct NumberReader {
     what: &'static str,
-    /// In the order of the sensors.
     files: Vec<PolledFile>,
 }
 
@@ -168,7 +172,7 @@ impl Reader for NumberReader {
                 Ok(None) => {
                     reading.problem.get_or_insert(ReadProblem::Garbage { what, line: 1 });
                 }
-                // The device says that it has no value now: the gap tells that.
+                // The device has no value at the moment, which the gap shows.
                 Err(libc::ENODATA) => {}
                 Err(errno) => {
                     reading.layout_changed |= matches!(errno, libc::ENOENT | libc::ENODEV | libc::ENXIO);

@@ -1,4 +1,4 @@
-//! What is known of the kernel's devices: where their files are, what they count, in which unit.
+//! The known devices of the kernel: their files, and the sensors with units.
 //!
 //! Sources: Documentation/hwmon/sysfs-interface.rst, Documentation/ABI/testing/sysfs-class-hwmon,
 //! Documentation/driver-api/thermal/sysfs-api.rst, Documentation/admin-guide/pm/cpufreq.rst,
@@ -10,54 +10,50 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use super::glob::{self, Match};
+use super::glob::{self, PathMatch};
 use super::hwmon;
 
-/// The longest part of a description that comes from a device, in characters.
+/// The longest text of a device in a description, in characters.
 const LABEL_CHARACTERS_MAX: usize = 100;
 
-/// The kinds of device that are known, each a group.
+/// The known kinds of devices. Each is a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
     /// Chips that measure temperature, voltage, current, power, fans.
     Hwmon,
-    /// Thermal zones.
     Thermal,
-    /// The frequency of each CPU.
+    /// The clock frequency of each CPU.
     Cpufreq,
-    /// Energy counters (RAPL).
+    /// Energy counters of the processor (RAPL).
     Powercap,
     /// Port counters of InfiniBand and RoCE adapters.
     Infiniband,
     /// Port counters of Omni-Path adapters.
     Omnipath,
-    /// Memory errors.
     Edac,
     /// Temperatures of NVMe drives.
     Nvme,
 }
 
-/// A file with a number and the sensor that it is.
+/// A file with a number, and its sensor.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// The file.
+pub struct NumberFile {
     pub path: PathBuf,
-    /// The sensor.
     pub sensor: SensorDef,
-    /// Whether the file may hold something else than a number, so that it must be read once to know.
-    pub doubtful: bool,
+    /// Whether the file may hold text, so that discovery must read it.
+    pub may_be_text: bool,
 }
 
-impl Found {
-    /// A file that holds a number when it is there.
+impl NumberFile {
+    /// A file that holds a number whenever it exists.
     pub fn new(path: PathBuf, sensor: SensorDef) -> Self {
-        Self { path, sensor, doubtful: false }
+        Self { path, sensor, may_be_text: false }
     }
 }
 
 impl Preset {
-    /// All of them, in the order in which they are shown.
+    /// All presets, in the order of lists.
     pub const ALL: [Self; 8] = [
         Self::Hwmon,
         Self::Thermal,
@@ -69,7 +65,7 @@ impl Preset {
         Self::Nvme,
     ];
 
-    /// The name in the configuration, and of the group.
+    /// The name of the preset in the configuration, and of its group.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hwmon => "hwmon",
@@ -83,14 +79,14 @@ impl Preset {
         }
     }
 
-    /// Whether a read may take long. Chips sit behind slow buses or firmware, drives and adapters answer commands, and a CPU's
-    /// frequency is asked of that CPU; RAPL reads a register and EDAC a variable.
+    /// Whether a read may block. Chips are behind slow buses or firmware, drives and adapters answer commands, and the frequency of a CPU comes from
+    /// that CPU. RAPL reads a register, and EDAC a variable.
     pub const fn blocking(self) -> bool {
         !matches!(self, Self::Powercap | Self::Edac)
     }
 
-    /// The files there are now. `with_nvme` says that drives are sampled by [`Preset::Nvme`] and so not as chips too.
-    pub fn find(self, sys: &Path, with_nvme: bool) -> Vec<Found> {
+    /// The existing files. With `with_nvme` drives belong to [`Preset::Nvme`] and not to the chips.
+    pub fn find(self, sys: &Path, with_nvme: bool) -> Vec<NumberFile> {
         match self {
             Self::Hwmon => hwmon::chips(sys, with_nvme),
             Self::Thermal => thermal(sys),
@@ -104,17 +100,17 @@ impl Preset {
     }
 }
 
-/// A short text file's content without the white space around it, such as a device's name; `None` when there is none.
+/// The content of a short text file, such as the name of a device, without white space around it; `None` for an empty or missing file.
 pub fn text(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;
     let text: String = String::from_utf8_lossy(&bytes).trim().chars().take(LABEL_CHARACTERS_MAX).collect();
     (!text.is_empty()).then_some(text)
 }
 
-fn thermal(sys: &Path) -> Vec<Found> {
+fn thermal(sys: &Path) -> Vec<NumberFile> {
     let zones = glob::find(sys, "class/thermal/thermal_zone*/temp").into_iter();
     zones
-        .map(|Match { path, stars }| {
+        .map(|PathMatch { path, stars }| {
             let kind = path.parent().and_then(|zone| text(&zone.join("type"))).unwrap_or_default();
             let name = match kind.as_str() {
                 "" => format!("zone{}", stars[0]),
@@ -122,35 +118,35 @@ fn thermal(sys: &Path) -> Vec<Found> {
             };
             let description = format!("Temperature of the thermal zone {kind}.").replace(" .", ".");
             let sensor = SensorDef::gauge(format!("thermal/{}", sanitize_level(&name)), "Cel", &description);
-            Found::new(path, sensor.scaled(1e-3))
+            NumberFile::new(path, sensor.scaled(1e-3))
         })
         .collect()
 }
 
-fn cpufreq(sys: &Path) -> Vec<Found> {
+fn cpufreq(sys: &Path) -> Vec<NumberFile> {
     let files = glob::find(sys, "devices/system/cpu/cpu*/cpufreq/scaling_cur_freq").into_iter();
     let cpus = files.filter(|found| found.stars[0].parse::<u32>().is_ok());
-    cpus.map(|Match { path, stars }| {
+    cpus.map(|PathMatch { path, stars }| {
         let sensor = SensorDef::gauge(
             format!("cpu/{}/frequency", stars[0]),
             "Hz",
-            "Clock frequency, as its driver last knew it.",
+            "Clock frequency that the driver last reported.",
         );
-        Found::new(path, sensor.scaled(1e3))
+        NumberFile::new(path, sensor.scaled(1e3))
     })
     .collect()
 }
 
-/// RAPL's counters. `max_energy_range_uj` is the largest value that a counter shows, so it wraps at one more: that is the
-/// best known modulus, at most one step of the hardware's counter (61 uJ or less) from the true one.
-fn powercap(sys: &Path) -> Vec<Found> {
+/// The counters of RAPL. `max_energy_range_uj` is the largest value of a counter, so it wraps at one more. The true modulus is larger by at most one
+/// step of the hardware's counter (61 uJ or less).
+fn powercap(sys: &Path) -> Vec<NumberFile> {
     let files = glob::find(sys, "class/powercap/*/energy_uj").into_iter();
     files
-        .filter_map(|Match { path, stars }| {
+        .filter_map(|PathMatch { path, stars }| {
             let zone = &stars[0];
             let class = path.parent()?.parent()?;
             let control = zone.split(':').next()?;
-            // `intel-rapl:0:1` lies within `intel-rapl:0`; the names of both make the sensor's.
+            // `intel-rapl:0:1` is part of `intel-rapl:0`. The sensor's name has the names of both.
             let ends = zone.match_indices(':').map(|(at, _)| at).skip(1).chain([zone.len()]);
             let names = ends
                 .map(|end| &zone[..end])
@@ -161,7 +157,7 @@ fn powercap(sys: &Path) -> Vec<Found> {
             let description = format!("Energy used by {}.", names.join(" "));
             let sensor = SensorDef::counter(format!("powercap/{folder}{}/energy", names.join("/")), "J", &description);
             let wraps_at = range.and_then(|range| range.checked_add(1));
-            Some(Found::new(path, SensorDef { wraps_at, ..sensor.scaled(1e-6) }))
+            Some(NumberFile::new(path, SensorDef { wraps_at, ..sensor.scaled(1e-6) }))
         })
         .collect()
 }
@@ -171,7 +167,7 @@ fn is_omnipath(device: &str) -> bool {
     device.starts_with("hfi1")
 }
 
-fn fabric(sys: &Path, preset: Preset, is_ours: impl Fn(&str) -> bool) -> Vec<Found> {
+fn fabric(sys: &Path, preset: Preset, is_of_preset: impl Fn(&str) -> bool) -> Vec<NumberFile> {
     let places = [
         ("class/infiniband/*/ports/*/counters/*", "{0}/{1}/{2}"),
         ("class/infiniband/*/ports/*/hw_counters/*", "{0}/{1}/hw/{2}"),
@@ -179,20 +175,20 @@ fn fabric(sys: &Path, preset: Preset, is_ours: impl Fn(&str) -> bool) -> Vec<Fou
     ];
     let mut all = Vec::new();
     for (pattern, template) in places {
-        for Match { path, stars } in glob::find(sys, pattern) {
+        for PathMatch { path, stars } in glob::find(sys, pattern) {
             let counter = stars.last().map_or("", String::as_str);
-            // How often the driver may ask the adapter anew, in ms: a setting among the counters.
-            if !is_ours(&stars[0]) || counter == "lifespan" {
+            // The shortest time between two requests of the driver, in ms: a setting, not a counter.
+            if !is_of_preset(&stars[0]) || counter == "lifespan" {
                 continue;
             }
             let levels = stars.iter().enumerate().fold(template.to_owned(), |name, (index, star)| {
                 name.replace(&format!("{{{index}}}"), &sanitize_level(star))
             });
-            // A 4x InfiniBand link counts a unit for four bytes, one a lane; the hfi1 driver hands on its count of flits of
-            // eight bytes as it is (drivers/infiniband/hw/hfi1/mad.c, pma_get_ib_portcounters_ext).
+            // A 4x InfiniBand link counts units of four bytes, one byte for each lane. The hfi1 driver gives its count of flits, which have
+            // eight bytes (drivers/infiniband/hw/hfi1/mad.c, pma_get_ib_portcounters_ext).
             let data_bytes = if preset == Preset::Omnipath { 8.0 } else { 4.0 };
             let sensor = port_counter(format!("{}/{levels}", preset.name()), counter, data_bytes);
-            all.push(Found { doubtful: true, ..Found::new(path, sensor) });
+            all.push(NumberFile { may_be_text: true, ..NumberFile::new(path, sensor) });
         }
     }
     all
@@ -216,7 +212,7 @@ fn port_counter(name: String, counter: &str, data_bytes: f64) -> SensorDef {
     SensorDef::counter(name, unit, description).scaled(scale)
 }
 
-fn edac(sys: &Path) -> Vec<Found> {
+fn edac(sys: &Path) -> Vec<NumberFile> {
     let places = [
         ("mc*/ce_count", "mc{0}/ce_count", "Memory errors corrected."),
         ("mc*/ue_count", "mc{0}/ue_count", "Memory errors that could not be corrected."),
@@ -237,11 +233,11 @@ fn edac(sys: &Path) -> Vec<Found> {
     ];
     let mut all = Vec::new();
     for (pattern, template, description) in places {
-        for Match { path, stars } in glob::find(sys, &format!("devices/system/edac/mc/{pattern}")) {
+        for PathMatch { path, stars } in glob::find(sys, &format!("devices/system/edac/mc/{pattern}")) {
             let name = stars.iter().enumerate().fold(template.to_owned(), |name, (index, star)| {
                 name.replace(&format!("{{{index}}}"), &sanitize_level(star))
             });
-            all.push(Found::new(path, SensorDef::counter(format!("edac/{name}"), "1", description)));
+            all.push(NumberFile::new(path, SensorDef::counter(format!("edac/{name}"), "1", description)));
         }
     }
     all

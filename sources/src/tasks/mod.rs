@@ -1,15 +1,15 @@
-//! What a job's processes have used, one by one and summed: time on CPUs and waited for them, waits for disks and memory,
-//! context switches, page faults, I/O; those that have ended stay in the sums.
+//! Sums over the processes of a job: time on CPUs, waits for CPUs, disks and memory, context switches, page faults, I/O. Processes that have ended
+//! stay in the sums.
 //!
-//! - In: `[sources.tasks]`, a job's cgroup.procs, taskstats over netlink, /proc/PID.
-//! - Out: one part, read on a thread that may wait.
+//! - In: `[sources.tasks]`, the job's cgroup.procs, taskstats over netlink, /proc/PID.
+//! - Out: one part, read on a thread that may block.
 //! - Never: a sum that falls because a process has ended.
 
 mod account;
-mod kernel;
-mod members;
 mod netlink;
 mod proc;
+mod processes;
+mod taskstats;
 mod usage;
 
 use std::collections::HashMap;
@@ -22,17 +22,18 @@ use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::pattern::Filter;
 use wholegrain_model::{Interval, SensorDef};
 
-use self::account::{Account, Exits, Observed, Sums};
-use self::kernel::Kernel;
-use self::members::{Members, Trouble};
+use self::account::{JobAccount, JobSums, ProcessExits, ProcessSample};
 use self::proc::Proc;
+use self::processes::{JobProcesses, ListError};
+use self::taskstats::Taskstats;
 use self::usage::{COUNTERS, DELAY_BLKIO, DELAY_CPU, ENDED, GAUGES, IO, RUN, SWITCHES, Usage};
 use crate::job::{JobPart, JobPlace, JobSource, Last};
 use crate::plan::Slot;
-use crate::source::NoGroups;
-use crate::{ConfigureContext, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::reader::{ReadProblem, Reader, Reading, Row};
+use crate::source::{ConfigureContext, NoGroups, Roots, Source};
+use crate::source_type::SourceType;
 
-/// The line in [`crate::SOURCES`].
+/// The entry in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
     name: "tasks",
     summary: "jobs' processes: delays, context switches, faults and I/O, by taskstats or /proc, those that ended included",
@@ -40,89 +41,88 @@ pub const SOURCE: SourceType = SourceType {
     jobs: Some(configure_jobs),
 };
 
-/// The shortest interval: 100 ms. A look costs some 40 us a process.
+/// The shortest interval, in ms. A read costs about 40 us for each process.
 const INTERVAL_MIN_MS: u64 = 100;
 
-/// The table as it is written.
+/// The table of the source.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Config {
-    /// Which metrics, by their names below the job.
+struct TasksConfig {
+    /// Filter of names below the job.
     metrics: Filter,
-    /// Whether the kernel is asked over netlink where that is possible.
+    /// Whether to use taskstats over netlink, where that is possible.
     taskstats: bool,
 }
 
-impl Default for Config {
+impl Default for TasksConfig {
     fn default() -> Self {
         Self { metrics: Filter::default(), taskstats: true }
     }
 }
 
 fn configure(section: &Section, _context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    section.parse::<Config>().map(|_| Box::new(NoGroups) as Box<dyn Source>)
+    section.parse::<TasksConfig>().map(|_| Box::new(NoGroups) as Box<dyn Source>)
 }
 
 fn configure_jobs(section: &Section, context: &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError> {
-    Ok(Box::new(Tasks {
+    Ok(Box::new(TasksSource {
         config: section.parse()?,
         roots: context.roots.clone(),
         proc: None,
-        hub: None,
+        shared: None,
         jobs: HashMap::new(),
     }))
 }
 
-/// Every sensor there can be, in order; a kernel may lack some.
+/// All sensors, in order. A kernel may lack some.
 pub fn sensors() -> Vec<SensorDef> {
     usage::sensors()
 }
 
-struct Tasks {
-    config: Config,
+struct TasksSource {
+    config: TasksConfig,
     roots: Roots,
-    /// Opened when the first job comes.
+    /// `None` before the first job.
     proc: Option<Proc>,
-    /// Made when the first job comes.
-    hub: Option<Arc<Mutex<Hub>>>,
-    /// By the job's level: a part that is made anew goes on with the job's sums.
-    jobs: HashMap<String, Arc<Mutex<Job>>>,
+    /// `None` before the first job.
+    shared: Option<Arc<Mutex<SharedTaskstats>>>,
+    /// By the job's level. A new part of a known job goes on with its sums.
+    jobs: HashMap<String, Arc<Mutex<TrackedJob>>>,
 }
 
-/// What all jobs share.
-struct Hub {
-    kernel: Option<Kernel>,
-    exits: Exits,
-    /// How often the kernel had more to tell of ended processes than it kept.
+/// The connection to taskstats, which all jobs share.
+struct SharedTaskstats {
+    taskstats: Option<Taskstats>,
+    exits: ProcessExits,
+    /// How often the kernel lost messages about ended processes.
     losses: u64,
 }
 
-/// One job.
-struct Job {
-    members: Members,
+struct TrackedJob {
+    processes: JobProcesses,
     proc: Proc,
-    account: Account,
+    account: JobAccount,
     pids: Vec<u32>,
     missing: Vec<(u32, u64)>,
-    /// The hub's losses when the job began.
+    /// The losses when the job began.
     losses: u64,
-    /// What had been told of ended processes at the last look; `None` before the first.
-    looked: Option<u64>,
+    /// The number of the last exit that had been reported at the last read; `None` before the first read.
+    last_read: Option<u64>,
 }
 
-impl JobSource for Tasks {
+impl JobSource for TasksSource {
     fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
-        let hub = self.hub(report);
-        let members = Members::of(place);
+        let shared = self.shared(report);
+        let processes = JobProcesses::of(place);
         let job = match self.jobs.get(&place.level) {
             Some(job) => {
-                lock(job).members = members;
+                lock(job).processes = processes;
                 Arc::clone(job)
             }
             None => match self.proc() {
                 Ok(proc) => {
-                    let losses = lock(&hub).losses;
-                    let job = Arc::new(Mutex::new(Job::new(members, proc, losses)));
+                    let losses = lock(&shared).losses;
+                    let job = Arc::new(Mutex::new(TrackedJob::new(processes, proc, losses)));
                     self.jobs.insert(place.level.clone(), Arc::clone(&job));
                     job
                 }
@@ -132,48 +132,48 @@ impl JobSource for Tasks {
                 }
             },
         };
-        self.listen(&hub, report);
-        let is_told = self.told(&hub, report);
+        self.listen(&shared, report);
+        let is_available = self.available(&shared, report);
         let all = usage::sensors().into_iter().enumerate();
-        let chosen = all.filter(|(n, sensor)| is_told[*n] && self.config.metrics.keeps(&sensor.name));
-        let (values, sensors): (Vec<usize>, Vec<SensorDef>) = chosen.unzip();
+        let sampled = all.filter(|(n, sensor)| is_available[*n] && self.config.metrics.keeps(&sensor.name));
+        let (values, sensors): (Vec<usize>, Vec<SensorDef>) = sampled.unzip();
         if sensors.is_empty() {
             return Vec::new();
         }
         let open = move |slots: &[Slot]| {
-            let wanted = values.iter().zip(slots).filter_map(|(value, slot)| slot.map(|slot| (*value, slot as usize)));
-            let (hub, job) = (Arc::clone(&hub), Arc::clone(&job));
-            Box::new(TasksReader { hub, job, wanted: wanted.collect(), is_gone: false }) as Box<dyn Reader>
+            let slots = values.iter().zip(slots).filter_map(|(value, slot)| slot.map(|slot| (*value, slot as usize)));
+            let (shared, job) = (Arc::clone(&shared), Arc::clone(&job));
+            Box::new(TasksReader { shared, job, slots: slots.collect(), is_gone: false }) as Box<dyn Reader>
         };
         let interval_min = Interval::from_ms(INTERVAL_MIN_MS);
         vec![JobPart { name: "tasks".to_owned(), sensors, interval_min, blocking: true, open: Box::new(open) }]
     }
 
     fn last(&mut self, place: &JobPlace) -> Option<Last> {
-        let hub = self.hub.clone()?;
-        let usage = lock(self.jobs.get(&place.level)?).last(&mut lock(&hub))?;
-        let is_told = self.told(&hub, &mut |_| {});
+        let shared = self.shared.clone()?;
+        let usage = lock(self.jobs.get(&place.level)?).last(&mut lock(&shared))?;
+        let is_available = self.available(&shared, &mut |_| {});
         let all = usage::sensors().into_iter().enumerate().skip(ENDED);
-        let chosen = all.filter(|(n, sensor)| is_told[*n] && self.config.metrics.keeps(&sensor.name));
+        let sampled = all.filter(|(n, sensor)| is_available[*n] && self.config.metrics.keeps(&sensor.name));
         Some(match usage {
-            Ok(sums) => Last::Counters(chosen.map(|(n, sensor)| (sensor, value(&sums, n) as i64)).collect()),
-            Err(why) => Last::Unknown(why),
+            Ok(sums) => Last::Counters(sampled.map(|(n, sensor)| (sensor, value(&sums, n) as i64)).collect()),
+            Err(reason) => Last::Unknown(reason),
         })
     }
 
     fn forget(&mut self, place: &JobPlace) {
         self.jobs.remove(&place.level);
-        if let Some(hub) = self.hub.as_ref().filter(|_| self.jobs.is_empty()) {
-            let mut hub = lock(hub);
-            hub.exits = Exits::default();
-            if let Some(kernel) = &mut hub.kernel {
-                kernel.stop_listening();
+        if let Some(shared) = self.shared.as_ref().filter(|_| self.jobs.is_empty()) {
+            let mut shared = lock(shared);
+            shared.exits = ProcessExits::default();
+            if let Some(taskstats) = &mut shared.taskstats {
+                taskstats.stop_listening();
             }
         }
     }
 }
 
-impl Tasks {
+impl TasksSource {
     fn proc(&mut self) -> io::Result<Proc> {
         if self.proc.is_none() {
             self.proc = Some(Proc::open(&self.roots.proc)?);
@@ -181,85 +181,87 @@ impl Tasks {
         self.proc.as_ref().map(Proc::sharing).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn hub(&mut self, report: &mut dyn FnMut(String)) -> Arc<Mutex<Hub>> {
-        if let Some(hub) = &self.hub {
-            return Arc::clone(hub);
+    fn shared(&mut self, report: &mut dyn FnMut(String)) -> Arc<Mutex<SharedTaskstats>> {
+        if let Some(shared) = &self.shared {
+            return Arc::clone(shared);
         }
-        // The numbers of processes in a recorded tree mean nothing to the kernel.
+        // The kernel knows nothing about the processes of a recorded tree.
         let is_real = self.config.taskstats && self.roots.proc == Path::new("/proc");
-        let kernel = is_real.then(Kernel::open).and_then(|kernel| {
-            kernel
+        let taskstats = is_real.then(Taskstats::open).and_then(|taskstats| {
+            taskstats
                 .map_err(|error| {
                     report(format!(
-                        "tasks: taskstats cannot be used: {error}; /proc/PID is read instead: no delays but those for CPUs, \
-                         and processes that live only between two reads are missed"
+                        "tasks: taskstats cannot be used: {error}; the agent reads /proc/PID instead: only delays for CPUs, \
+                         and processes that begin and end between two reads are missed"
                     ));
                 })
                 .ok()
         });
-        let hub = Arc::new(Mutex::new(Hub { kernel, exits: Exits::default(), losses: 0 }));
-        self.hub = Some(Arc::clone(&hub));
-        hub
+        let shared = Arc::new(Mutex::new(SharedTaskstats { taskstats, exits: ProcessExits::default(), losses: 0 }));
+        self.shared = Some(Arc::clone(&shared));
+        shared
     }
 
-    /// Begins to be told of ended threads, if that has not begun.
-    fn listen(&self, hub: &Arc<Mutex<Hub>>, report: &mut dyn FnMut(String)) {
-        let mut hub = lock(hub);
-        let Some(kernel) = hub.kernel.as_mut().filter(|kernel| !kernel.is_listening()) else { return };
+    /// Starts to receive exits of threads, if it has not started.
+    fn listen(&self, shared: &Arc<Mutex<SharedTaskstats>>, report: &mut dyn FnMut(String)) {
+        let mut shared = lock(shared);
+        let Some(taskstats) = shared.taskstats.as_mut().filter(|taskstats| !taskstats.is_listening()) else { return };
         let cpus = fs::read_to_string(self.roots.sys.join("devices/system/cpu/possible"));
-        if let Err(error) = cpus.and_then(|cpus| kernel.listen(cpus.trim())) {
+        if let Err(error) = cpus.and_then(|cpus| taskstats.listen(cpus.trim())) {
             report(format!(
-                "tasks: the kernel does not tell of ended tasks: {error}; processes that live only between two reads are missed"
+                "tasks: the kernel does not report ended tasks: {error}; processes that begin and end between two reads are missed"
             ));
         }
     }
 
-    /// Which of [`usage::sensors`] this machine can tell.
-    fn told(&self, hub: &Arc<Mutex<Hub>>, report: &mut dyn FnMut(String)) -> Vec<bool> {
-        let hub = lock(hub);
+    /// Which of [`usage::sensors`] this machine has.
+    fn available(&self, shared: &Arc<Mutex<SharedTaskstats>>, report: &mut dyn FnMut(String)) -> Vec<bool> {
+        let shared = lock(shared);
         let has_delays = self.has_delays();
-        if hub.kernel.is_some() && !has_delays {
+        if shared.taskstats.is_some() && !has_delays {
             report(
                 "tasks: delays other than those for CPUs are left out: the kernel does not count them (sysctl \
-                 kernel.task_delayacct=1, or delayacct at boot, makes it count those of processes that begin afterwards)"
+                 kernel.task_delayacct=1, or delayacct at boot, enables it for processes that start afterwards)"
                     .to_owned(),
             );
         }
-        let counter = |n: usize| match (&hub.kernel, n) {
+        let counter = |n: usize| match (&shared.taskstats, n) {
             (_, RUN) | (_, FAULTS_AND_IO..) => true,
             (None, DELAY_CPU..DELAY_BLKIO) => self.roots.proc.join("self/schedstat").exists(),
             (None, DELAY_BLKIO..SWITCHES) => false,
-            (Some(kernel), DELAY_BLKIO..SWITCHES) => has_delays && kernel.has(n),
+            (Some(taskstats), DELAY_BLKIO..SWITCHES) => has_delays && taskstats.has(n),
             _ => true,
         };
         (0..=GAUGES).map(|_| true).chain((0..COUNTERS).map(counter)).collect()
     }
 
-    /// Whether the kernel counts waits for disks and memory. Kernels before 5.14 have no such switch, and count.
+    /// Whether the kernel counts waits for disks and memory. Kernels before 5.14 always do, and have no such setting.
     fn has_delays(&self) -> bool {
         let text = fs::read_to_string(self.roots.proc.join("sys/kernel/task_delayacct"));
         text.map_or(true, |text| text.trim() != "0")
     }
 }
 
-/// The counters that /proc tells wherever it is.
+/// The first of the counters that every /proc has.
 const FAULTS_AND_IO: usize = usage::FAULTS;
 
-impl Job {
-    fn new(members: Members, proc: Proc, losses: u64) -> Self {
-        let (account, pids, missing) = (Account::default(), Vec::new(), Vec::new());
-        Self { members, proc, account, pids, missing, losses, looked: None }
+impl TrackedJob {
+    fn new(processes: JobProcesses, proc: Proc, losses: u64) -> Self {
+        let (account, pids, missing) = (JobAccount::default(), Vec::new(), Vec::new());
+        Self { processes, proc, account, pids, missing, losses, last_read: None }
     }
 
-    /// The sums when all processes have ended; what is in the way of knowing them. `None` where it was never looked at.
-    fn last(&mut self, hub: &mut Hub) -> Option<Result<Sums, &'static str>> {
-        let before = self.looked?;
-        if !hub.kernel.as_ref().is_some_and(Kernel::is_listening) {
-            return Some(Err("the agent is not told of processes that end (taskstats, which needs CAP_NET_ADMIN)"));
+    /// The sums after all processes have ended, or the reason why they are unknown. `None` for a job that was never read.
+    fn last(&mut self, shared: &mut SharedTaskstats) -> Option<Result<JobSums, &'static str>> {
+        let before = self.last_read?;
+        if !shared.taskstats.as_ref().is_some_and(Taskstats::is_listening) {
+            return Some(Err("the kernel does not report processes that end (taskstats, which needs CAP_NET_ADMIN)"));
         }
-        let result = self.look(hub, true);
-        if hub.losses > self.losses || hub.exits.lacks_some_after(before) {
-            return Some(Err("more processes ended on the node at once than the kernel or the agent keeps"));
+        let result = self.sum_up(shared, true);
+        if shared.losses > self.losses || shared.exits.lacks_some_after(before) {
+            return Some(Err(
+                "more processes ended on the node at the same time than the kernel or the agent can hold",
+            ));
         }
         Some(match result {
             Ok((sums, None)) => Ok(sums),
@@ -267,95 +269,100 @@ impl Job {
         })
     }
 
-    /// One look at every process. At the last one of a job that has ended its directories may be gone.
-    fn look(&mut self, hub: &mut Hub, is_last: bool) -> Result<(Sums, Option<ReadProblem>), Trouble> {
-        let Hub { kernel, exits, losses } = hub;
-        let mut is_whole = true;
-        let mut take = |kernel: &mut Option<Kernel>, exits: &mut Exits| {
-            is_whole &= kernel.as_mut().is_none_or(|kernel| kernel.take_exits(exits));
+    /// Reads every process and adds them up. In the last read of a job that has ended, its directories may be gone.
+    fn sum_up(
+        &mut self,
+        shared: &mut SharedTaskstats,
+        is_last: bool,
+    ) -> Result<(JobSums, Option<ReadProblem>), ListError> {
+        let SharedTaskstats { taskstats, exits, losses } = shared;
+        let mut is_complete = true;
+        let mut take = |taskstats: &mut Option<Taskstats>, exits: &mut ProcessExits| {
+            is_complete &= taskstats.as_mut().is_none_or(|taskstats| taskstats.take_exits(exits));
         };
-        take(kernel, exits);
+        take(taskstats, exits);
         let mark = exits.sequence();
-        match self.members.list(&mut self.pids) {
-            Err(Trouble::Gone) if is_last => {}
-            listed => listed?,
+        match self.processes.list(&mut self.pids) {
+            Err(ListError::NoDirectory) if is_last => {}
+            result => result?,
         }
-        self.looked = Some(mark);
-        // Whoever is not in the list has told its end by now.
-        take(kernel, exits);
+        self.last_read = Some(mark);
+        // The exits of processes that are not in the list have been reported by now.
+        take(taskstats, exits);
         let mut problem = None;
         self.account.begin();
         for index in 0..self.pids.len() {
             let pid = self.pids[index];
-            match self.observe(kernel.as_mut(), pid, &mut problem) {
-                Ok(seen) => self.account.see(pid, seen),
+            match self.sample(taskstats.as_mut(), pid, &mut problem) {
+                Ok(sample) => self.account.add(pid, sample),
                 Err(error) => {
-                    self.account.see_unread(pid);
+                    self.account.keep(pid);
                     note(&mut problem, "a process", &error);
                 }
             }
         }
-        self.wait_for_parents();
-        if !is_whole {
+        self.read_zombies();
+        if !is_complete {
             *losses += 1;
             problem.get_or_insert(ReadProblem::Os { what: "ended tasks over netlink", errno: libc::ENOBUFS });
         }
         Ok((self.account.finish(exits, mark), problem))
     }
 
-    fn observe(
+    fn sample(
         &mut self,
-        kernel: Option<&mut Kernel>,
+        taskstats: Option<&mut Taskstats>,
         pid: u32,
         problem: &mut Option<ReadProblem>,
-    ) -> io::Result<Observed> {
+    ) -> io::Result<ProcessSample> {
         let stat = self.proc.stat(pid)?;
-        let mut now = self.proc.now(&stat);
+        let mut gauges = self.proc.gauges(&stat);
         let mut usage = Usage::default();
-        match kernel {
-            Some(kernel) => {
-                let told = kernel.look(pid)?;
-                (usage, now.peak_rss_bytes) = (told.usage, told.peak_rss_bytes);
+        match taskstats {
+            Some(taskstats) => {
+                let totals = taskstats.totals(pid)?;
+                (usage, gauges.peak_rss_bytes) = (totals.usage, totals.peak_rss_bytes);
             }
-            None => now.peak_rss_bytes = self.proc.threads(pid, stat.threads, &mut usage)?,
+            None => gauges.peak_rss_bytes = self.proc.threads(pid, stat.threads, &mut usage)?,
         }
         proc::add_faults(&stat, &mut usage);
         if let Err(error) = self.proc.io(pid, &mut usage) {
             note(problem, IO_FILE, &error);
         }
-        Ok(Observed { start: stat.start, parent: stat.parent, usage, now: Some(now) })
+        Ok(ProcessSample { start: stat.start, parent: stat.parent, usage, gauges: Some(gauges) })
     }
 
-    /// Ended processes that nobody has waited for are in no list, and their I/O is not their parents' yet.
-    fn wait_for_parents(&mut self) {
+    /// Reads ended processes whose parents have not waited for them (zombies). They are in no list, and the kernel has not yet added their I/O to
+    /// that of their parents.
+    fn read_zombies(&mut self) {
         self.account.missing(&mut self.missing);
         for &(pid, start) in &self.missing {
             let Ok(stat) = self.proc.stat(pid) else { continue };
             let mut usage = Usage::default();
             if stat.start == start && stat.has_ended && self.proc.io(pid, &mut usage).is_ok() {
                 proc::add_faults(&stat, &mut usage);
-                self.account.see(pid, Observed { start, parent: stat.parent, usage, now: None });
+                self.account.add(pid, ProcessSample { start, parent: stat.parent, usage, gauges: None });
             }
         }
     }
 }
 
 /// The value of one of [`usage::sensors`].
-fn value(sums: &Sums, sensor: usize) -> u64 {
+fn value(sums: &JobSums, sensor: usize) -> u64 {
     match sensor {
         0 => sums.processes,
-        1 => sums.now.threads,
-        2 => sums.now.rss_bytes,
-        3 => sums.now.peak_rss_bytes,
+        1 => sums.gauges.threads,
+        2 => sums.gauges.rss_bytes,
+        3 => sums.gauges.peak_rss_bytes,
         ENDED => sums.ended,
         _ => sums.usage.0[sensor - GAUGES - 1],
     }
 }
 
-/// What people are told that a process's I/O is in.
+/// The name of a process's I/O file in messages.
 const IO_FILE: &str = "proc/PID/io";
 
-/// Notes what went wrong, unless it is only that the process has ended meanwhile.
+/// Records an error, unless the process has just ended.
 fn note(problem: &mut Option<ReadProblem>, what: &'static str, error: &io::Error) {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     if !matches!(errno, libc::ENOENT | libc::ESRCH) {
@@ -367,12 +374,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a job's processes.
+/// Reads the processes of a job.
 struct TasksReader {
-    hub: Arc<Mutex<Hub>>,
-    job: Arc<Mutex<Job>>,
-    /// Which of [`usage::sensors`] goes where.
-    wanted: Vec<(usize, usize)>,
+    shared: Arc<Mutex<SharedTaskstats>>,
+    job: Arc<Mutex<TrackedJob>>,
+    /// Indices in [`usage::sensors`], each with its slot.
+    slots: Vec<(usize, usize)>,
     is_gone: bool,
 }
 
@@ -382,21 +389,21 @@ impl Reader for TasksReader {
         if self.is_gone {
             return gone;
         }
-        let result = lock(&self.job).look(&mut lock(&self.hub), false);
+        let result = lock(&self.job).sum_up(&mut lock(&self.shared), false);
         let (sums, problem) = match result {
             Ok(read) => read,
-            Err(Trouble::Gone) => {
+            Err(ListError::NoDirectory) => {
                 self.is_gone = true;
                 return gone;
             }
-            Err(Trouble::Os(errno)) => {
+            Err(ListError::Os(errno)) => {
                 let problem = Some(ReadProblem::Os { what: "cgroup.procs", errno });
                 return Reading { problem, ..Reading::default() };
             }
         };
-        // A sum without some of its parts is none.
+        // Without the I/O of some processes the sums of I/O are gaps.
         let is_without_io = matches!(problem, Some(ReadProblem::Os { what: IO_FILE, .. }));
-        for &(sensor, slot) in &self.wanted {
+        for &(sensor, slot) in &self.slots {
             if sensor <= GAUGES + IO || !is_without_io {
                 row.set_int(slot, value(&sums, sensor) as i64);
             }

@@ -1,12 +1,12 @@
-//! Generic netlink's messages as taskstats uses them, and `struct taskstats`: bytes in, values out (linux/netlink.h,
-//! linux/genetlink.h, linux/taskstats.h, Documentation/accounting/taskstats.rst).
+//! Encodes and decodes messages of taskstats over generic netlink, and `struct taskstats` (linux/netlink.h, linux/genetlink.h,
+//! linux/taskstats.h, Documentation/accounting/taskstats.rst).
 
 use super::usage::*;
 
-/// The longest message that is read or written, in bytes: a `struct taskstats` has under 1 KiB.
+/// The longest message, in bytes. A `struct taskstats` has less than 1 KiB.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
 
-/// `nlmsghdr` and `genlmsghdr` together.
+/// The length of `nlmsghdr` and `genlmsghdr` together.
 const HEADERS: usize = 20;
 const ERROR: u16 = 2;
 const CONTROL_FAMILY: u16 = 0x10;
@@ -18,46 +18,46 @@ const NEW: u8 = 2;
 const STATS: u16 = 3;
 const AGGREGATE_PID: u16 = 4;
 const AGGREGATE_TGID: u16 = 5;
-/// An attribute's type without the flags in its upper bits.
+/// The type of an attribute, without the flags in the upper bits.
 const TYPE_MASK: u16 = 0x3fff;
 const REQUEST: u16 = 1;
 const REQUEST_WITH_ANSWER: u16 = REQUEST | 4;
 
-/// Version 15 of the structure has fields in its middle that every other version has at the end or not at all.
+/// Version 15 of the structure has fields in the middle that every other version has at the end or not at all.
 const VERSION_OUT_OF_ORDER: u16 = 15;
-/// From this version on a thread says of which process it is.
+/// The first version with the process of a thread.
 const VERSION_WITH_TGID: u16 = 12;
 
-/// What can be asked.
+/// A request to taskstats.
 #[derive(Debug, Clone, Copy)]
-pub enum Ask<'a> {
-    /// The number of the family of taskstats.
+pub enum TaskstatsRequest<'a> {
+    /// Get the number of the family of taskstats.
     Family,
-    /// One thread.
+    /// Get the counters of a thread.
     Thread(u32),
-    /// One process with all its threads, ended ones too.
+    /// Get the counters of a process with all its threads, also those that have ended.
     Process(u32),
-    /// Be told of every thread that ends on these CPUs, such as `0-3`.
+    /// Receive the exit of every thread on these CPUs, such as `0-3`.
     Exits(&'a str),
 }
 
-/// Writes a request; gives its length. `None` when it does not fit.
-pub fn request(ask: Ask<'_>, family: u16, sequence: u32, out: &mut [u8]) -> Option<usize> {
-    let (family, command, flags) = match ask {
-        Ask::Family => (CONTROL_FAMILY, GET_FAMILY, REQUEST),
-        Ask::Thread(_) | Ask::Process(_) => (family, GET, REQUEST),
-        Ask::Exits(_) => (family, GET, REQUEST_WITH_ANSWER),
+/// Encodes a request; gives its length. `None` when it does not fit.
+pub fn write_request(request: TaskstatsRequest<'_>, family: u16, sequence: u32, out: &mut [u8]) -> Option<usize> {
+    let (family, command, flags) = match request {
+        TaskstatsRequest::Family => (CONTROL_FAMILY, GET_FAMILY, REQUEST),
+        TaskstatsRequest::Thread(_) | TaskstatsRequest::Process(_) => (family, GET, REQUEST),
+        TaskstatsRequest::Exits(_) => (family, GET, REQUEST_WITH_ANSWER),
     };
-    let (kind, length) = match ask {
-        Ask::Family => (FAMILY_NAME, b"TASKSTATS\0".len()),
-        Ask::Thread(_) => (1, 4),
-        Ask::Process(_) => (2, 4),
-        Ask::Exits(cpus) => (3, cpus.len() + 1),
+    let (kind, length) = match request {
+        TaskstatsRequest::Family => (FAMILY_NAME, b"TASKSTATS\0".len()),
+        TaskstatsRequest::Thread(_) => (1, 4),
+        TaskstatsRequest::Process(_) => (2, 4),
+        TaskstatsRequest::Exits(cpus) => (3, cpus.len() + 1),
     };
-    let whole = HEADERS + (4 + length).next_multiple_of(4);
-    let out = out.get_mut(..whole)?;
+    let message_length = HEADERS + (4 + length).next_multiple_of(4);
+    let out = out.get_mut(..message_length)?;
     out.fill(0);
-    out[0..4].copy_from_slice(&(whole as u32).to_ne_bytes());
+    out[0..4].copy_from_slice(&(message_length as u32).to_ne_bytes());
     out[4..6].copy_from_slice(&family.to_ne_bytes());
     out[6..8].copy_from_slice(&flags.to_ne_bytes());
     out[8..12].copy_from_slice(&sequence.to_ne_bytes());
@@ -65,48 +65,52 @@ pub fn request(ask: Ask<'_>, family: u16, sequence: u32, out: &mut [u8]) -> Opti
     out[20..22].copy_from_slice(&(4 + length as u16).to_ne_bytes());
     out[22..24].copy_from_slice(&kind.to_ne_bytes());
     let value = &mut out[24..24 + length];
-    match ask {
-        Ask::Family => value.copy_from_slice(b"TASKSTATS\0"),
-        Ask::Thread(id) | Ask::Process(id) => value.copy_from_slice(&id.to_ne_bytes()),
-        Ask::Exits(cpus) => value[..cpus.len()].copy_from_slice(cpus.as_bytes()),
+    match request {
+        TaskstatsRequest::Family => value.copy_from_slice(b"TASKSTATS\0"),
+        TaskstatsRequest::Thread(id) | TaskstatsRequest::Process(id) => value.copy_from_slice(&id.to_ne_bytes()),
+        TaskstatsRequest::Exits(cpus) => value[..cpus.len()].copy_from_slice(cpus.as_bytes()),
     }
-    Some(whole)
+    Some(message_length)
 }
 
-/// What a message says.
+/// A message of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// It was refused, or acknowledged with 0.
+pub enum TaskstatsMessage<'a> {
+    /// The error of a request; 0 acknowledges it.
     Error(i32),
-    /// The number of the family.
     Family(u16),
-    /// A thread's structure.
-    Thread(Stats<'a>),
-    /// A process's structure.
-    Process(Stats<'a>),
+    Thread(TaskstatsStruct<'a>),
+    Process(TaskstatsStruct<'a>),
 }
 
-/// Goes through the messages that one read gave; those that are none of these, or are cut short, are passed over.
-pub fn answers<'a>(mut bytes: &'a [u8], mut take: impl FnMut(u32, Answer<'a>)) {
+/// Decodes the messages of one read. Other messages, and incomplete ones, are ignored.
+pub fn for_each_message<'a>(mut bytes: &'a [u8], mut take: impl FnMut(u32, TaskstatsMessage<'a>)) {
     while let (Some(length), Some(kind), Some(sequence)) = (u32_at(bytes, 0), u16_at(bytes, 4), u32_at(bytes, 8)) {
         let Some(message) = bytes.get(..length as usize).filter(|message| message.len() >= 16) else { return };
         if kind == ERROR {
             if let Some(error) = u32_at(message, 16) {
-                take(sequence, Answer::Error(-(error as i32)));
+                take(sequence, TaskstatsMessage::Error(-(error as i32)));
             }
         } else if let Some(body) = message.get(HEADERS..) {
             let is_control = kind == CONTROL_FAMILY;
             attributes(body, |kind, value| match kind {
                 FAMILY_ID if is_control => {
                     if let Some(family) = u16_at(value, 0) {
-                        take(sequence, Answer::Family(family));
+                        take(sequence, TaskstatsMessage::Family(family));
                     }
                 }
                 AGGREGATE_PID | AGGREGATE_TGID if !is_control && message[16] == NEW => {
                     attributes(value, |inner, value| {
-                        if let Some(stats) = Stats::new(value).filter(|_| inner == STATS) {
+                        if let Some(stats) = TaskstatsStruct::new(value).filter(|_| inner == STATS) {
                             let is_thread = kind == AGGREGATE_PID;
-                            take(sequence, if is_thread { Answer::Thread(stats) } else { Answer::Process(stats) });
+                            take(
+                                sequence,
+                                if is_thread {
+                                    TaskstatsMessage::Thread(stats)
+                                } else {
+                                    TaskstatsMessage::Process(stats)
+                                },
+                            );
                         }
                     })
                 }
@@ -125,11 +129,11 @@ fn attributes<'a>(mut bytes: &'a [u8], mut take: impl FnMut(u16, &'a [u8])) {
     }
 }
 
-/// A `struct taskstats`. Later versions have more at the end; what an earlier one lacks is 0.
+/// A `struct taskstats`. Later versions have more fields at the end. Fields that an earlier version lacks are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stats<'a>(&'a [u8]);
+pub struct TaskstatsStruct<'a>(&'a [u8]);
 
-impl<'a> Stats<'a> {
+impl<'a> TaskstatsStruct<'a> {
     fn new(bytes: &'a [u8]) -> Option<Self> {
         (bytes.len() >= 80).then_some(Self(bytes))
     }
@@ -139,27 +143,27 @@ impl<'a> Stats<'a> {
         u16_at(self.0, 0).unwrap_or_default()
     }
 
-    /// Whether its fields are where this module looks for them.
-    pub fn is_understood(self) -> bool {
+    /// Whether the version has its fields at the known offsets.
+    pub fn is_known(self) -> bool {
         self.version() >= 1 && self.version() != VERSION_OUT_OF_ORDER
     }
 
-    /// Whether it has the delay of this counter.
+    /// Whether the structure has a counter.
     pub fn has(self, counter: usize) -> bool {
         DELAYS.iter().all(|&(first, offset)| !(first..first + 2).contains(&counter) || self.0.len() >= offset + 16)
     }
 
-    /// The thread.
+    /// The number of the thread.
     pub fn pid(self) -> u32 {
         u32_at(self.0, 128).unwrap_or_default()
     }
 
-    /// The process that is the parent.
+    /// The parent of the process.
     pub fn parent(self) -> u32 {
         u32_at(self.0, 132).unwrap_or_default()
     }
 
-    /// The process that the thread is of; `None` before version 12.
+    /// The process of the thread; `None` before version 12.
     pub fn process(self) -> Option<u32> {
         u32_at(self.0, 368).filter(|_| self.version() >= VERSION_WITH_TGID)
     }
@@ -169,8 +173,8 @@ impl<'a> Stats<'a> {
         self.number(200).saturating_mul(1024)
     }
 
-    /// The counters. In a process's structure those of page faults and I/O are 0; in a thread's those of I/O are rounded down
-    /// to multiples of 1024, system calls too.
+    /// The counters. Those of page faults and I/O are 0 for a process. For a thread those of I/O are rounded down to multiples of 1024, also the
+    /// numbers of system calls.
     pub fn usage(self) -> Usage {
         let mut usage = Usage::default();
         usage.0[RUN] = self.number(72);
@@ -191,7 +195,7 @@ impl<'a> Stats<'a> {
     }
 }
 
-/// Where the delays are: the counter of how many, and its offset; the time follows.
+/// The delays: the index of each counter, and the offset of its number. The time follows the number.
 const DELAYS: [(usize, usize); 8] = [
     (DELAY_CPU, 16),
     (DELAY_BLKIO, 32),
@@ -215,7 +219,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 pub mod tests {
     use super::*;
 
-    /// A structure of a version with each 64-bit word of its own value: its offset.
+    /// A structure of a version. The value of each 64-bit word is its offset.
     pub fn structure(version: u16, bytes: usize) -> Vec<u8> {
         let mut stats: Vec<u8> = (0..bytes as u64 / 8).flat_map(|word| (word * 8).to_ne_bytes()).collect();
         stats[..2].copy_from_slice(&version.to_ne_bytes());
@@ -246,23 +250,23 @@ pub mod tests {
     #[test]
     fn requests() {
         let mut out = [0xff; 64];
-        assert_eq!(request(Ask::Process(0x01020304), 31, 9, &mut out), Some(28));
+        assert_eq!(write_request(TaskstatsRequest::Process(0x01020304), 31, 9, &mut out), Some(28));
         let expected: &[u8] = &[28, 0, 0, 0, 31, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 8, 0, 2, 0, 4, 3, 2, 1];
         assert_eq!(&out[..28], expected);
-        assert_eq!(request(Ask::Exits("0-1"), 31, 9, &mut out), Some(28));
+        assert_eq!(write_request(TaskstatsRequest::Exits("0-1"), 31, 9, &mut out), Some(28));
         assert_eq!(&out[20..28], b"\x08\0\x03\x000-1\0");
-        assert_eq!(request(Ask::Family, 0, 1, &mut out), Some(36));
+        assert_eq!(write_request(TaskstatsRequest::Family, 0, 1, &mut out), Some(36));
         assert_eq!(&out[20..36], b"\x0e\0\x02\0TASKSTATS\0\0\0");
-        assert_eq!(request(Ask::Exits(&"0,".repeat(100)), 31, 9, &mut out), None);
+        assert_eq!(write_request(TaskstatsRequest::Exits(&"0,".repeat(100)), 31, 9, &mut out), None);
     }
 
     #[test]
     fn every_version_of_the_structure() {
         for (version, bytes, irq) in [(16, 560, true), (14, 432, true), (13, 416, false), (10, 352, false)] {
             let stats = structure(version, bytes);
-            let stats = Stats::new(&stats).unwrap();
+            let stats = TaskstatsStruct::new(&stats).unwrap();
             let usage = stats.usage().0;
-            assert!(stats.is_understood());
+            assert!(stats.is_known());
             assert_eq!((stats.pid(), stats.parent()), (4242, 4200));
             assert_eq!(stats.process(), (version >= 12).then_some(4240));
             assert_eq!((usage[RUN], usage[DELAY_CPU], usage[DELAY_THRASHING + 1]), (72, 16, 336));
@@ -271,33 +275,33 @@ pub mod tests {
             assert_eq!(usage[DELAY_IRQ], if irq { 416 } else { 0 });
             assert_eq!(stats.peak_rss_bytes(), 200 * 1024);
         }
-        assert!(!Stats::new(&structure(15, 480)).unwrap().is_understood());
-        assert_eq!(Stats::new(&[0; 79]), None);
+        assert!(!TaskstatsStruct::new(&structure(15, 480)).unwrap().is_known());
+        assert_eq!(TaskstatsStruct::new(&[0; 79]), None);
     }
 
     #[test]
     fn messages_cut_anywhere_do_no_harm() {
         let both = [message(AGGREGATE_PID, &structure(16, 560)), message(AGGREGATE_TGID, &structure(16, 560))].concat();
-        let seen = |bytes: &[u8]| {
+        let count = |bytes: &[u8]| {
             let (mut threads, mut processes) = (0, 0);
-            answers(bytes, |sequence, answer| match answer {
-                Answer::Thread(_) => threads += sequence,
-                Answer::Process(_) => processes += sequence,
+            for_each_message(bytes, |sequence, answer| match answer {
+                TaskstatsMessage::Thread(_) => threads += sequence,
+                TaskstatsMessage::Process(_) => processes += sequence,
                 other => panic!("{other:?}"),
             });
             (threads, processes)
         };
-        assert_eq!(seen(&both), (7, 7));
+        assert_eq!(count(&both), (7, 7));
         for end in 0..both.len() {
             let expected = if end < both.len() / 2 { (0, 0) } else { (7, 0) };
-            assert_eq!(seen(&both[..end]), expected, "cut at {end}");
+            assert_eq!(count(&both[..end]), expected, "cut at {end}");
         }
         let mut error = vec![36, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
         error.extend((-1i32).to_ne_bytes());
         error.resize(36, 0);
-        let mut told = Vec::new();
-        answers(&error, |sequence, answer| told.push((sequence, answer)));
-        assert_eq!(told, [(3, Answer::Error(1))]);
+        let mut messages = Vec::new();
+        for_each_message(&error, |sequence, message| messages.push((sequence, message)));
+        assert_eq!(messages, [(3, TaskstatsMessage::Error(1))]);
     }
 
     #[test]
@@ -306,8 +310,8 @@ pub mod tests {
         let good = message(AGGREGATE_PID, &structure(16, 560));
         for _ in 0..20_000 {
             let bytes = crate::testing::changed(&good, &mut random);
-            answers(&bytes, |_, answer| {
-                if let Answer::Thread(stats) | Answer::Process(stats) = answer {
+            for_each_message(&bytes, |_, answer| {
+                if let TaskstatsMessage::Thread(stats) | TaskstatsMessage::Process(stats) = answer {
                     std::hint::black_box((stats.usage(), stats.process(), stats.has(DELAY_IRQ)));
                 }
             });

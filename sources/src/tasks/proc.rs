@@ -1,4 +1,4 @@
-//! What /proc tells of a process: stat, io, and without taskstats status and schedstat (Documentation/filesystems/proc.rst,
+//! The files of a process in /proc: stat, io, and without taskstats also status and schedstat (Documentation/filesystems/proc.rst,
 //! Documentation/scheduler/sched-stats.rst).
 
 use std::fs::File;
@@ -8,25 +8,24 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::usage::{DELAY_CPU, FAULTS, IO, Now, RUN, SWITCHES, Usage};
-use crate::scan;
+use super::usage::{DELAY_CPU, FAULTS, IO, ProcessGauges, RUN, SWITCHES, Usage};
+use crate::scan::{self, Cursor};
 
 /// The longest of these files, in bytes.
 const FILE_BYTES_MAX: usize = 4096;
 /// The longest path below /proc.
 const PATH_BYTES_MAX: usize = 64;
-/// The most threads of one process that are looked at one by one.
+/// The most threads of one process that are read.
 const THREADS_MAX: usize = 4096;
 
-/// /proc, kept open.
+/// An open /proc with a buffer for its files.
 pub struct Proc {
-    /// One for all jobs.
     directory: Arc<OwnedFd>,
     page_bytes: u64,
     buffer: [u8; FILE_BYTES_MAX],
 }
 
-/// A process's stat.
+/// The stat of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub start: u64,
@@ -43,31 +42,30 @@ impl Proc {
         Self { directory: self.directory.clone(), page_bytes: self.page_bytes, buffer: [0; FILE_BYTES_MAX] }
     }
 
-    /// The tree at `root`.
+    /// Opens the tree at `root`.
     pub fn open(root: &Path) -> io::Result<Self> {
-        // SAFETY: sysconf only looks up a number.
+        // SAFETY: sysconf only returns a number.
         let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_bytes = u64::try_from(page_bytes).unwrap_or(4096);
         Ok(Self { directory: Arc::new(File::open(root)?.into()), page_bytes, buffer: [0; FILE_BYTES_MAX] })
     }
 
-    /// A process's stat.
+    /// Reads the stat of a process.
     pub fn stat(&mut self, pid: u32) -> io::Result<Stat> {
         parse_stat(self.read(format_args!("{pid}/stat"))?).ok_or_else(garbage)
     }
 
-    /// What stat tells of now, without the most memory there was.
-    pub fn now(&self, stat: &Stat) -> Now {
-        Now { threads: stat.threads, rss_bytes: stat.rss_pages * self.page_bytes, peak_rss_bytes: 0 }
+    /// The gauges in stat. The peak of the memory is not among them.
+    pub fn gauges(&self, stat: &Stat) -> ProcessGauges {
+        ProcessGauges { threads: stat.threads, rss_bytes: stat.rss_pages * self.page_bytes, peak_rss_bytes: 0 }
     }
 
-    /// Adds a process's I/O, that of the children which it has waited for included.
+    /// Adds the I/O of a process, which includes that of the children for which it has waited.
     pub fn io(&mut self, pid: u32, usage: &mut Usage) -> io::Result<()> {
         parse_io(self.read(format_args!("{pid}/io"))?, usage).ok_or_else(garbage)
     }
 
-    /// Without taskstats: time on a CPU, waits for one and switches, of the threads that there are now; gives the most memory
-    /// there was, in bytes.
+    /// Without taskstats: adds time on CPUs, waits for CPUs and switches of the living threads. Gives the peak of the memory, in bytes.
     pub fn threads(&mut self, pid: u32, threads: u64, usage: &mut Usage) -> io::Result<u64> {
         let status = self.read(format_args!("{pid}/status"))?;
         let peak_rss_bytes = key(status, b"VmHWM:").unwrap_or(0).saturating_mul(1024);
@@ -81,7 +79,7 @@ impl Proc {
         let path = std::str::from_utf8(path).map_err(|_| garbage())?;
         for entry in std::fs::read_dir(path)?.flatten().take(THREADS_MAX) {
             let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // One that has ended meanwhile is missing, as all threads are that ended before.
+            // A thread that has just ended is missing, as are all threads that ended before.
             if let Ok(status) = self.read(format_args!("{pid}/task/{thread}/status")) {
                 add_switches(status, usage);
             }
@@ -92,7 +90,7 @@ impl Proc {
 
     fn read(&mut self, path: std::fmt::Arguments<'_>) -> io::Result<&[u8]> {
         let mut name = [0; PATH_BYTES_MAX];
-        // The last byte stays a NUL.
+        // The last byte remains NUL.
         written(&mut name[..PATH_BYTES_MAX - 1], path)?;
         // SAFETY: `name` ends in a NUL and the directory is open.
         let fd =
@@ -119,7 +117,7 @@ fn garbage() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// `4242 (a name) S 1 …`: the name may hold spaces and parentheses, so that the fields begin after the last parenthesis.
+/// Parses `4242 (a name) S 1 …`. The name may contain spaces and parentheses, so that the fields begin after the last parenthesis.
 fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let end = memchr::memrchr(b')', bytes)?;
     let mut fields = bytes.get(end + 2..)?.split(|byte| *byte == b' ');
@@ -134,14 +132,14 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let threads = number(7)?;
     let start = number(1)?;
     let rss_pages = number(1)?;
-    // What follows tells that the number before it is whole.
+    // The field that follows shows that the last number is complete.
     fields.next()?;
-    // Dead, zombie.
+    // Dead or zombie.
     let has_ended = matches!(state, b'X' | b'x' | b'Z');
     Some(Stat { start, parent: u32::try_from(parent).ok()?, has_ended, faults: [minor, major], threads, rss_pages })
 }
 
-/// The counters of page faults.
+/// Sets the counters of page faults.
 pub fn add_faults(stat: &Stat, usage: &mut Usage) {
     usage.0[FAULTS..FAULTS + 2].copy_from_slice(&stat.faults);
 }
@@ -151,9 +149,9 @@ const IO_KEYS: [&[u8]; 7] =
 
 fn parse_io(bytes: &[u8], usage: &mut Usage) -> Option<()> {
     for (line, (name, value)) in scan::lines(bytes).zip(IO_KEYS.iter().zip(&mut usage.0[IO..])) {
-        let number = line.strip_prefix(*name)?;
-        let start = scan::skip_spaces(number, 0);
-        *value = scan::int_at(number, start).filter(|&(_, end)| end == number.len())?.0 as u64;
+        let mut cursor = Cursor::new(line);
+        cursor.literal(name)?;
+        *value = cursor.skip_spaces().int().filter(|_| cursor.is_at_end())? as u64;
     }
     (scan::lines(bytes).count() >= IO_KEYS.len()).then_some(())
 }
@@ -164,17 +162,16 @@ fn add_switches(status: &[u8], usage: &mut Usage) {
     }
 }
 
-/// `time on a CPU, time waited for one, times that it was given one`.
+/// Adds the fields of schedstat: time on a CPU, time of waits for a CPU, number of time slices.
 fn add_schedstat(bytes: &[u8], usage: &mut Usage) {
-    let mut at = 0;
+    let mut cursor = Cursor::new(bytes);
     for counter in [RUN, DELAY_CPU + 1, DELAY_CPU] {
-        let Some((value, end)) = scan::number_at(bytes, at) else { return };
+        let Some(value) = cursor.skip_spaces().number() else { return };
         usage.0[counter] += value;
-        at = end + 1;
     }
 }
 
-/// The number of a line of status, such as `VmHWM: 2048 kB` with a tab after the colon.
+/// The number in a line of status, such as `VmHWM: 2048 kB` with a tab after the colon.
 fn key(bytes: &[u8], name: &[u8]) -> Option<u64> {
     let line = scan::lines(bytes).find_map(|line| line.strip_prefix(name))?;
     let start = line.iter().position(u8::is_ascii_digit)?;

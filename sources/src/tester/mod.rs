@@ -25,7 +25,7 @@ pub const SOURCE: SourceType = SourceType {
 
 /// The longest period, in samples. A table holds the values of a period.
 const PERIOD_SAMPLES_MAX: usize = 65_536;
-/// The most groups.
+/// The most groups of one configuration.
 const GROUPS_MAX: usize = 1024;
 
 /// The values of a sensor over time.

@@ -1,4 +1,4 @@
-//! What the tests of sources share: a /proc and a /sys to change, and sources made of a configuration.
+//! Helpers for tests of sources: trees that a test changes, and sources from a configuration.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ pub fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
-/// A fixture's trees.
+/// The roots of a tree of fixtures.
 pub fn roots(tree: &Path) -> Roots {
     Roots { proc: tree.join("proc"), sys: tree.join("sys"), cgroup: tree.join("cgroup") }
 }
 
-/// A source from a configuration file's text.
+/// A source from the text of a configuration file.
 pub fn source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
     let section = Document::new("agent.toml", config).root().child("sources").child(name);
     let source = SOURCES.iter().find(|one| one.name == name).expect("a source of that name");
@@ -82,14 +82,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The groups by their names, and what was told.
+/// The groups by name, and the reports.
 pub fn discover(source: &mut dyn Source) -> (BTreeMap<String, GroupPlan>, Vec<String>) {
     let mut reports = Vec::new();
     let groups = source.discover(&mut |text| reports.push(text));
     (groups.into_iter().map(|group| (group.name.clone(), group)).collect(), reports)
 }
 
-/// One sample of a group: by name, `None` for a gap.
+/// A sample of a group by name, `None` for a gap.
 pub fn read(group: &mut GroupPlan) -> (BTreeMap<String, Option<i64>>, Reading) {
     let count = group.sensors.len();
     let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
@@ -99,17 +99,17 @@ pub fn read(group: &mut GroupPlan) -> (BTreeMap<String, Option<i64>>, Reading) {
     (named.collect(), reading)
 }
 
-/// The controllers of version 1 that a job of the fixtures has.
+/// The controllers of version 1 of the jobs in the fixtures.
 pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "blkio", "pids"];
 
-/// A source at job scope from a configuration file's text.
+/// The job scope of a source from the text of a configuration file.
 pub fn job_source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
     let section = Document::new("agent.toml", config).root().child("sources").child(name);
     let source = SOURCES.iter().find(|one| one.name == name).expect("a source of that name");
     (source.jobs.expect("a source of jobs"))(&section, &roots.clone().into())
 }
 
-/// A job with a directory in each of the controllers that are there, and `v2` below the cgroup root.
+/// A job with a directory in each existing controller, and with `v2` below the cgroup root.
 pub fn place(cgroup: &Path, v1: &str, v2: &str) -> JobPlace {
     let v1 = CONTROLLERS.iter().map(|name| ((*name).to_owned(), cgroup.join(name).join(v1)));
     let v1 = v1.filter(|(_, path)| path.is_dir()).collect();
@@ -117,29 +117,30 @@ pub fn place(cgroup: &Path, v1: &str, v2: &str) -> JobPlace {
     JobPlace { level: "4711".to_owned(), v2, v1, ..JobPlace::default() }
 }
 
-/// The handmade job of the unified hierarchy, and the one of version 1.
+/// The handmade job of the unified hierarchy.
 pub const V2_JOB: &str = "system.slice/slurmstepd.scope/job_4711";
+/// The handmade job of version 1.
 pub const V1_JOB: &str = "slurm/uid_1000/job_4712";
 
-/// The recorded job, which has directories of both kinds.
+/// The recorded job, which has directories in both versions.
 pub fn recorded(cgroup: &Path) -> JobPlace {
     place(cgroup, "slurm/uid_1000/job_42", "unified/slurm/uid_1000/job_42")
 }
 
-/// The parts of a job by their names, and what was told.
+/// The parts of a job by name, and the reports.
 pub fn parts(source: &mut dyn JobSource, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
     let mut reports = Vec::new();
     let parts = source.parts(place, &mut |text| reports.push(text));
     (parts.into_iter().map(|part| (part.name.clone(), part)).collect(), reports)
 }
 
-/// A reader of all of a part's sensors.
+/// A reader of all sensors of a part.
 pub fn open(part: &JobPart) -> Box<dyn Reader> {
     let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();
     (part.open)(&slots)
 }
 
-/// One sample of a part's sensors.
+/// A sample of the sensors of a part.
 pub fn read_part(part: &JobPart, reader: &mut dyn Reader) -> (BTreeMap<String, Option<i64>>, Reading) {
     let count = part.sensors.len();
     let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
@@ -149,7 +150,7 @@ pub fn read_part(part: &JobPart, reader: &mut dyn Reader) -> (BTreeMap<String, O
     (named.collect(), reading)
 }
 
-/// One sample of all of a job, in units: gaps are left out.
+/// A sample of all sensors of a job, in units, without gaps.
 pub fn sample(source: &mut dyn JobSource, place: &JobPlace) -> BTreeMap<String, f64> {
     let (parts, _) = parts(source, place);
     let mut all = BTreeMap::new();
@@ -168,14 +169,14 @@ pub fn sample(source: &mut dyn JobSource, place: &JobPlace) -> BTreeMap<String, 
     all
 }
 
-/// A job's directories in the kernel's own hierarchies, removed at the end, with all processes in them killed.
+/// Directories of a job in the hierarchies of the running kernel. Dropping it kills the processes and removes the directories.
 pub struct RealJob {
     name: String,
     pub place: JobPlace,
 }
 
 impl RealJob {
-    /// Makes them; `None` (and a line that says so) where this is not allowed.
+    /// Creates the directories; `None`, with a message, without the permission.
     pub fn new(v1: bool, v2: bool) -> Option<Self> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -198,17 +199,17 @@ impl RealJob {
         let job = Self { name, place };
         let is_made = (!v1 || !job.place.v1.is_empty()) && (!v2 || job.place.v2.is_some());
         if !is_made {
-            println!("left out: this machine lets no cgroup of that kind be made (needs root)");
+            println!("skipped: cannot create a cgroup of this version (needs root)");
         }
         is_made.then_some(job)
     }
 
-    /// All of its directories.
+    /// All directories of the job.
     pub fn directories(&self) -> Vec<PathBuf> {
         self.place.v1.values().cloned().chain(self.place.v2.clone()).collect()
     }
 
-    /// Puts a process into all of them.
+    /// Moves a process into all directories.
     pub fn add(&self, pid: u32) {
         for directory in self.directories() {
             fs::write(directory.join("cgroup.procs"), pid.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! Groups, turns on the hardware, sums, readers that come and go.
+//! Groups, multiplexing, sums, and readers that come and go.
 
 use super::*;
 
@@ -28,11 +28,11 @@ fn the_default_events_are_packed_so_that_ratios_are_of_one_instant() {
     assert!(parts.values().all(|part| part.interval_min.ns() == 1_000_000 && !part.blocking));
     let all_sensors: Vec<SensorDef> = parts.values().flat_map(|part| part.sensors.clone()).collect();
     let prefix = wholegrain_model::SensorPath::new("/n").unwrap();
-    wholegrain_model::Schema::new(prefix, "job", all_sensors).expect("a schema that others take");
+    wholegrain_model::Schema::new(prefix, "job", all_sensors).expect("a valid schema");
 }
 
 #[test]
-fn one_read_a_cpu_and_group() {
+fn each_group_is_read_once_on_each_cpu() {
     let machine = Machine::new();
     let (parts, _) = parts(&mut machine.jobs(""), &machine.place());
     let mut readers: Vec<Sampled> = parts.values().map(Sampled::part).collect();
@@ -41,7 +41,7 @@ fn one_read_a_cpu_and_group() {
     assert_eq!(machine.kernel.state().reads, 3 * 2);
     let mut none = Sampled::some(&parts["software"], &[]);
     none.check(&[]);
-    assert_eq!(machine.kernel.state().reads, 3 * 2, "nothing wanted, nothing read");
+    assert_eq!(machine.kernel.state().reads, 3 * 2, "a reader without slots reads nothing");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn counts_are_summed_over_cpus() {
 }
 
 #[test]
-fn turns_on_the_hardware_are_scaled_and_their_part_is_told() {
+fn multiplexed_counts_are_scaled_and_the_fraction_is_a_sensor() {
     let machine = Machine::new();
     let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
     let mut reader = Sampled::part(&parts["group_1"]);
@@ -74,20 +74,20 @@ fn turns_on_the_hardware_are_scaled_and_their_part_is_told() {
         reader.check(&expected);
     };
     step([(100, 100), (100, 100)], [(1000, 500), (1000, 500)], Some(2000.0), Some(1000.0), Some(1.0));
-    // Half of the time on one CPU: what it counted is doubled, and the other's is left.
+    // Half of the time on one CPU: its counts are doubled, those of the other CPU are not.
     step([(200, 150), (200, 200)], [(1500, 750), (2000, 1000)], Some(4000.0), Some(2000.0), Some(0.75));
     // A quarter: the fraction of the whole time falls, the sum does not.
     step([(300, 175), (300, 225)], [(1750, 875), (2250, 1125)], Some(6000.0), Some(3000.0), Some(0.25));
-    // The job was idle: nothing to count, and no fraction of nothing.
+    // The job was idle: no counts, and no fraction of a time of zero.
     step([(300, 175), (300, 225)], [(1750, 875), (2250, 1125)], Some(6000.0), Some(3000.0), None);
-    // Others had the hardware all the time.
+    // Other groups had the hardware all the time.
     step([(400, 175), (400, 225)], [(1750, 875), (2250, 1125)], None, None, Some(0.0));
-    // Of three times 100 ns, one on each CPU is counted.
+    // Of three times 100 ns, one is counted on each CPU.
     step([(600, 275), (600, 325)], [(2750, 1375), (3250, 1625)], Some(12_000.0), Some(6000.0), Some(0.5));
 }
 
 #[test]
-fn readers_share_the_sums_and_none_begins_anew() {
+fn readers_share_the_sums() {
     let machine = Machine::new();
     let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
     let part = &parts["group_1"];
@@ -99,11 +99,11 @@ fn readers_share_the_sums_and_none_begins_anew() {
         fast.check(&[("perf/cycles", Some(200.0 * ms as f64))]);
     }
     slow.check(&[("perf/instructions", Some(200.0)), ("perf/group_1/running", Some(0.5))]);
-    // A rule changes: the new reader is opened before the old one goes, and the counter goes on.
+    // A rule changes: the new reader is opened before the old one is dropped, and the counter goes on.
     let mut both = Sampled::some(part, &["perf/cycles", "perf/instructions"]);
     drop((fast, slow));
     both.check(&[("perf/cycles", Some(2000.0)), ("perf/instructions", Some(200.0))]);
-    // Just after a read of another one, in which nothing was counted since: this one's own interval decides.
+    // Nothing was counted since the read of another reader. The interval of this reader decides.
     let mut other = Sampled::part(part);
     machine.kernel.times(0, 40, 15);
     two(&machine, 0, 1500, 150);
@@ -114,7 +114,7 @@ fn readers_share_the_sums_and_none_begins_anew() {
 }
 
 #[test]
-fn a_full_counter_goes_on() {
+fn a_counter_goes_on_after_its_overflow() {
     let machine = Machine::new();
     let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
     let mut reader = Sampled::some(&parts["group_1"], &["perf/cycles"]);
@@ -130,7 +130,7 @@ fn a_full_counter_goes_on() {
 }
 
 #[test]
-fn a_group_that_never_gets_a_counter_is_told() {
+fn a_group_that_never_gets_a_counter_is_reported() {
     let machine = Machine::new();
     let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
     let mut reader = Sampled::part(&parts["group_1"]);
@@ -150,9 +150,9 @@ fn jobs_count_on_their_cpus_in_their_cgroup() {
     let (_, reports) = parts(&mut jobs, &place);
     assert_eq!(reports, [""; 0]);
     let state = machine.kernel.state();
-    assert!(state.directories.is_empty(), "only needed to open");
+    assert!(state.directories.is_empty(), "only open while counters are opened");
     assert_eq!(state.events.values().map(|event| event.cpu).collect::<Vec<_>>(), [1, 1], "7 is offline");
-    assert!(state.events.values().all(|event| matches!(event.whose, crate::perf::kernel::Whose::Cgroup(_))));
+    assert!(state.events.values().all(|event| matches!(event.scope, crate::perf::kernel::CountScope::Cgroup(_))));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_job_that_moves_to_more_cpus_goes_on() {
     two(&machine, 0, 100, 10);
     reader.check(&[("perf/cycles", Some(100.0))]);
     place.cpus = Vec::new();
-    // New counters begin at 0, as the kernel's do.
+    // New counters begin at 0, as in the kernel.
     two(&machine, 0, 150, 15);
     machine.kernel.times(0, 15, 15);
     parts(&mut jobs, &place);
@@ -182,15 +182,15 @@ fn a_job_that_moves_to_more_cpus_goes_on() {
 }
 
 #[test]
-fn forgotten_jobs_leave_nothing_open() {
+fn forgotten_jobs_leave_no_descriptor_open() {
     let machine = Machine::new();
     let mut jobs = machine.jobs("");
     let (parts_made, _) = parts(&mut jobs, &machine.place());
     let mut reader = Sampled::part(&parts_made["software"]);
     jobs.forget(&machine.place());
-    assert_eq!(machine.kernel.descriptors(), 0, "even with readers that still live");
+    assert_eq!(machine.kernel.descriptors(), 0, "even while readers exist");
     assert!(reader.read().1.gone);
-    // A job of that name again.
+    // Another job of the same name.
     let (parts_made, _) = parts(&mut jobs, &machine.place());
     assert_eq!(machine.kernel.descriptors(), 24);
     drop(jobs);

@@ -45,20 +45,17 @@ fn rapl_is_in_joules_on_one_cpu_of_each_package() {
 }
 
 #[test]
-fn what_counts_for_the_whole_node_is_not_had_for_a_job() {
+fn events_of_the_whole_node_are_not_available_for_a_job() {
     let machine = Machine::new();
     rapl(&machine);
     let (parts_made, reports) =
         parts(&mut machine.jobs("events = [\"power/energy-pkg/\", \"page-faults\"]"), &machine.place());
     assert_eq!(parts_made.keys().collect::<Vec<_>>(), ["software"]);
-    assert!(
-        reports[0].contains("power/energy-pkg/ counts for all") && reports[0].contains("node_events"),
-        "{reports:?}"
-    );
+    assert!(reports[0].contains("power/energy-pkg/ counts all") && reports[0].contains("node_events"), "{reports:?}");
 }
 
 #[test]
-fn pmus_of_one_kind_are_summed() {
+fn numbered_pmus_are_summed() {
     let machine = Machine::new();
     for index in 0..3 {
         machine.pmu(
@@ -90,7 +87,7 @@ fn pmus_of_one_kind_are_summed() {
 }
 
 #[test]
-fn fields_go_to_their_bits() {
+fn fields_set_their_bits() {
     let machine = Machine::new();
     machine.pmu(
         "cpu",
@@ -131,8 +128,8 @@ fn fields_go_to_their_bits() {
     refused("cpu/event=0x1000/", "event=0x1000 does not fit into its 12 bits");
     refused("cpu/umsk=1/", "unknown event or field `umsk`; did you mean `umask`?");
     refused("cpu/mem_loads/", "did you mean `mem-loads`?");
-    refused("cpu/any/", "it needs a value");
-    refused("cpu/wide=1/", "`config3:0-7` is not understood");
+    refused("cpu/any/", "by a value");
+    refused("cpu/wide=1/", "cannot parse `config3:0-7`");
     refused("cpus/event=1/", "this machine has no such PMU: unknown PMU `cpus`; did you mean `cpu`?");
     refused("gpu_busy/event=1/", "this machine has no such PMU: unknown PMU `gpu_busy`; expected one of `cpu`");
 }
@@ -163,7 +160,7 @@ fn tracepoints_are_looked_up_in_tracefs() {
 }
 
 #[test]
-fn each_cpu_of_the_node_on_request() {
+fn sensors_of_each_cpu_of_the_node() {
     let machine = Machine::new();
     let mut node = machine
         .node("node_events = [\"page-faults\", \"cycles\"]\nper_cpu = true\nmetrics.exclude = [\"**/1/cycles\"]");
@@ -186,18 +183,18 @@ fn each_cpu_of_the_node_on_request() {
     sampled.check(&[("perf/cpu/0/cycles", None), ("perf/hardware/running", Some(0.5))]);
     assert_eq!(machine.kernel.descriptors(), 4);
     discover(&mut node);
-    assert_eq!(machine.kernel.descriptors(), 4, "a further look opens nothing");
+    assert_eq!(machine.kernel.descriptors(), 4, "another discovery opens no counters");
 }
 
 #[test]
-fn nothing_is_counted_on_the_node_unless_it_is_asked_for() {
+fn no_event_of_the_node_is_counted_by_default() {
     let machine = Machine::new();
     let (sampled, reports) = discover(&mut machine.node(""));
     assert!(sampled.is_none() && reports.is_empty() && machine.kernel.descriptors() == 0);
 }
 
 #[test]
-fn groups_as_they_are_written_and_the_rest_packed() {
+fn configured_groups_and_packed_single_events() {
     let check = |keys: &str, expected: &[(&str, &[&str])]| {
         let config = config(keys).unwrap();
         let groups: Vec<(&str, Vec<&str>)> = config
@@ -240,7 +237,7 @@ fn a_relative_lock_file_is_below_the_configurations_directory() {
 }
 
 #[test]
-fn mistakes_are_told_with_file_and_line() {
+fn errors_name_file_and_line() {
     let check = |keys: &str, expected: &str| {
         let error = config(keys).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.starts_with(expected), "{keys:?}: {error:?} does not begin with {expected:?}");
@@ -256,7 +253,7 @@ fn mistakes_are_told_with_file_and_line() {
         "groups = [[\"cycles\", \"power/energy-pkg/\"]]",
         "agent.toml:2:1: the group cycles, power/energy-pkg/ has events of several PMUs",
     );
-    check("events = [\"cycles\", \"cpu-cycles\"]", "agent.toml:2:1: event `cycles` is wanted twice");
-    check("group_max = 0", "agent.toml:2:1: group_max is 0; 1 to 64 make sense");
+    check("events = [\"cycles\", \"cpu-cycles\"]", "agent.toml:2:1: event `cycles` is configured twice");
+    check("group_max = 0", "agent.toml:2:1: group_max is 0; expected 1 to 64");
     check("interval = \"1us\"", "agent.toml:2:1: interval 1us is shorter than 1ms");
 }

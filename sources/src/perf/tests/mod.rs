@@ -1,4 +1,4 @@
-//! What hardware, permissions and other programs do, against a kernel that is specified.
+//! Tests with a simulated kernel: hardware, permissions, other programs.
 
 mod hardware;
 mod machines;
@@ -12,21 +12,22 @@ use wholegrain_model::config::{ConfigError, Document};
 use wholegrain_model::{SensorDef, ValueType};
 
 use super::config::PerfConfig;
-use super::fake::Fake;
-use super::{Jobs, Node, node, of_jobs};
+use super::fake::FakeKernel;
+use super::{PerfJobs, PerfNode, node, of_jobs};
 use crate::job::{JobPart, JobPlace, JobSource};
 use crate::plan::Slot;
-use crate::{ConfigureContext, GroupPlan, Reader, Reading, Roots, Row, Source};
+use crate::reader::{Reader, Reading, Row};
+use crate::source::{ConfigureContext, GroupPlan, Roots, Source};
 
-/// Two CPUs, PMUs, tracepoints and a job's directory, with a kernel that has what is opened of them.
+/// Two CPUs, PMUs, tracepoints and the directory of a job, with a simulated kernel.
 struct Machine {
     folder: tempfile::TempDir,
-    kernel: Arc<Fake>,
+    kernel: Arc<FakeKernel>,
 }
 
 impl Machine {
     fn new() -> Self {
-        let machine = Self { folder: tempfile::tempdir().unwrap(), kernel: Fake::new() };
+        let machine = Self { folder: tempfile::tempdir().unwrap(), kernel: FakeKernel::new() };
         machine.write("sys/devices/system/cpu/online", "0-1\n");
         machine.write("proc/sys/kernel/perf_event_paranoid", "2\n");
         std::fs::create_dir_all(machine.path("cgroup/job")).unwrap();
@@ -43,7 +44,7 @@ impl Machine {
         std::fs::write(path, text).unwrap();
     }
 
-    /// A PMU's folder in sysfs.
+    /// Writes the folder of a PMU in sysfs.
     fn pmu(&self, name: &str, files: &[(&str, &str)]) {
         for (file, text) in files {
             self.write(&format!("sys/bus/event_source/devices/{name}/{file}"), text);
@@ -58,11 +59,11 @@ impl Machine {
         JobPlace { level: "4711".to_owned(), v2: Some(self.path("cgroup/job")), ..JobPlace::default() }
     }
 
-    fn jobs(&self, keys: &str) -> Jobs {
+    fn jobs(&self, keys: &str) -> PerfJobs {
         of_jobs(config(keys).unwrap(), &self.roots(), self.kernel.clone())
     }
 
-    fn node(&self, keys: &str) -> Node {
+    fn node(&self, keys: &str) -> PerfNode {
         node(config(keys).unwrap(), &self.roots(), self.kernel.clone())
     }
 }
@@ -73,13 +74,13 @@ fn config(keys: &str) -> Result<PerfConfig, ConfigError> {
     PerfConfig::read(&Document::new("agent.toml", &text).root().child("sources").child("perf"), &context)
 }
 
-fn parts(jobs: &mut Jobs, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
+fn parts(jobs: &mut PerfJobs, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
     let mut reports = Vec::new();
     let parts = jobs.parts(place, &mut |text| reports.push(text));
     (parts.into_iter().map(|part| (part.name.clone(), part)).collect(), reports)
 }
 
-/// A reader with its row.
+/// A reader with its sensors.
 struct Sampled {
     sensors: Vec<SensorDef>,
     reader: Box<dyn Reader>,
@@ -88,13 +89,13 @@ struct Sampled {
 type Values = BTreeMap<String, Option<f64>>;
 
 impl Sampled {
-    /// Of all sensors of a part.
+    /// With all sensors of a part.
     fn part(part: &JobPart) -> Self {
         let slots: Vec<Slot> = (0..part.sensors.len() as u32).map(Some).collect();
         Self { sensors: part.sensors.clone(), reader: (part.open)(&slots) }
     }
 
-    /// Of some.
+    /// With some sensors of a part.
     fn some(part: &JobPart, names: &[&str]) -> Self {
         let at = |name: &str| names.iter().position(|other| *other == name).map(|at| at as u32);
         let slots: Vec<Slot> = part.sensors.iter().map(|sensor| at(&sensor.name)).collect();
@@ -106,7 +107,7 @@ impl Sampled {
         Self { sensors: plan.sensors, reader: plan.reader }
     }
 
-    /// One sample, in the sensors' units.
+    /// Takes a sample, in the units of the sensors.
     fn read(&mut self) -> (Values, Reading) {
         let count = self.sensors.len();
         let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
@@ -137,7 +138,7 @@ impl Sampled {
     }
 }
 
-fn discover(node: &mut Node) -> (Option<Sampled>, Vec<String>) {
+fn discover(node: &mut PerfNode) -> (Option<Sampled>, Vec<String>) {
     let mut reports = Vec::new();
     let groups = node.discover(&mut |text| reports.push(text));
     assert!(groups.len() <= 1 && groups.iter().all(|group| group.name == "perf" && !group.blocking));
@@ -149,7 +150,7 @@ fn names(sensors: &[SensorDef]) -> Vec<&str> {
 }
 
 #[test]
-fn the_definitions_for_queries_name_events_that_there_are() {
+fn virtual_sensors_of_the_package_name_known_events() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/virtual/perf.toml");
     let table: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
     let definitions = table["virtual"].as_array().unwrap();
@@ -166,7 +167,7 @@ fn the_definitions_for_queries_name_events_that_there_are() {
             if known.iter().any(|other| other == sensor) {
                 continue;
             }
-            // Beside `perf/ipc` are the events. A PMU's event has its name from its text, so the text is given beside the expression.
+            // The events are next to `perf/ipc`. The name of a PMU's event follows from its text, which the definition gives as `events`.
             let level = sensor;
             let events = definition.get("events").and_then(|events| events.as_array()).cloned().unwrap_or_default();
             let texts = events.iter().filter_map(|event| event.as_str()).chain([level]);

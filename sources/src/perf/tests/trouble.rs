@@ -1,13 +1,13 @@
-//! What is refused, what goes away, what others want.
+//! Errors of the kernel, CPUs and jobs that go away, and the lock file.
 
 use super::*;
-use crate::ReadProblem;
 use crate::perf::fake::OWN_UID;
+use crate::reader::ReadProblem;
 
 const PAIR: &str = "groups = [[\"cycles\", \"instructions\"]]\nevents = []";
 
 #[test]
-fn events_that_the_machine_lacks_are_told_once_and_the_rest_goes_on() {
+fn events_that_the_machine_lacks_are_reported_and_the_others_counted() {
     let machine = Machine::new();
     for config in 0..6 {
         machine.kernel.state().refused.insert((0, config), libc::ENOENT);
@@ -19,14 +19,14 @@ fn events_that_the_machine_lacks_are_told_once_and_the_rest_goes_on() {
                     out (No such file or directory (os error 2))";
     assert_eq!(reports, [expected]);
     let other = JobPlace { level: "4712".to_owned(), ..machine.place() };
-    assert_eq!(parts(&mut jobs, &other).1, [expected], "the same text of each job, which the agent tells once");
+    assert_eq!(parts(&mut jobs, &other).1, [expected], "the same text for each job, which the agent logs once");
     assert_eq!(machine.kernel.descriptors(), 2 * 6 * 2);
 }
 
 #[test]
-fn one_that_is_not_supported_leaves_its_group_and_is_never_read() {
+fn an_unsupported_event_is_not_in_its_group() {
     let machine = Machine::new();
-    // The leader itself: the next one leads.
+    // The refused event is the leader. The next one takes its place.
     machine.kernel.state().refused.insert((0, 0), libc::EOPNOTSUPP);
     machine.kernel.count(0, 0, 1, 42);
     machine.kernel.times(0, 1, 1);
@@ -37,7 +37,7 @@ fn one_that_is_not_supported_leaves_its_group_and_is_never_read() {
 }
 
 #[test]
-fn reads_that_give_nothing_are_gaps_whatever_stands_in_memory() {
+fn reads_without_bytes_are_gaps_whatever_the_buffer_holds() {
     let machine = Machine::new();
     let mut jobs = machine.jobs(PAIR);
     let (parts_made, _) = parts(&mut jobs, &machine.place());
@@ -61,7 +61,7 @@ fn reads_that_give_nothing_are_gaps_whatever_stands_in_memory() {
     machine.kernel.state().wrong_ids = false;
     machine.kernel.count(0, 0, 0, 40);
     check(&mut reader, ReadProblem::Garbage { what: "perf events", line: 1 });
-    // Opened anew, on the same CPUs; the sums go on.
+    // The counters are opened again on the same CPUs, and the sums go on.
     let before: Vec<i32> = machine.kernel.state().events.keys().copied().collect();
     parts(&mut jobs, &machine.place());
     assert!(machine.kernel.state().events.keys().all(|fd| !before.contains(fd)));
@@ -98,35 +98,35 @@ fn a_cpu_goes_offline_and_comes_back() {
 }
 
 #[test]
-fn permissions_are_named_with_what_would_give_them() {
+fn a_missing_permission_is_reported_with_a_remedy() {
     let machine = Machine::new();
     machine.kernel.state().all_refused = Some(libc::EACCES);
     let (parts_made, reports) = parts(&mut machine.jobs(""), &machine.place());
     assert!(parts_made.is_empty());
     let [report] = &reports[..] else { panic!("{reports:?}") };
-    assert!(report.starts_with("perf: task-clock, context-switches, "), "{report}");
+    assert!(report.starts_with("perf: the agent may not count task-clock, context-switches, "), "{report}");
     for part in ["/proc/sys/kernel/perf_event_paranoid is 2.", "CAP_PERFMON", "sysctl kernel.perf_event_paranoid=0"] {
-        assert!(report.contains(part), "{report} does not say {part}");
+        assert!(report.contains(part), "{report} does not contain {part}");
     }
-    // Some only: the others are counted.
+    // Only one event is refused; the other is counted.
     machine.kernel.state().all_refused = None;
     machine.kernel.state().refused.insert((1, 3), libc::EPERM);
     let (parts_made, reports) =
         parts(&mut machine.jobs("events = [\"context-switches\", \"page-faults\"]"), &machine.place());
     assert_eq!(names(&parts_made["software"].sensors), ["perf/page-faults"]);
-    assert!(reports[0].starts_with("perf: context-switches may not be counted"), "{reports:?}");
+    assert!(reports[0].starts_with("perf: the agent may not count context-switches"), "{reports:?}");
     assert_eq!(machine.kernel.descriptors(), 2, "of page-faults, on two CPUs");
 }
 
 #[test]
-fn without_descriptors_whole_groups_are_left_out_and_taken_when_there_are_some() {
+fn without_descriptors_complete_groups_are_left_out_until_there_are_some() {
     let machine = Machine::new();
     machine.kernel.state().events_max = Some(17);
     let mut jobs = machine.jobs("");
     let (parts_made, reports) = parts(&mut jobs, &machine.place());
-    // Software takes 12 of them, the first of the hardware's would take 8 more, the second takes 4.
+    // The software group takes 12 of them. The first hardware group needs 8 more, the second takes 4.
     assert_eq!(parts_made.keys().collect::<Vec<_>>(), ["hardware_2", "software"]);
-    assert_eq!(machine.kernel.descriptors(), 16, "half a group is of no use");
+    assert_eq!(machine.kernel.descriptors(), 16, "no group is opened in part");
     let [report] = &reports[..] else { panic!("{reports:?}") };
     assert!(report.contains("cycles, instructions, cache-references, cache-misses: no file descriptors"), "{report}");
     assert!(report.contains("Too many open files") && report.contains("LimitNOFILE="), "{report}");
@@ -134,10 +134,10 @@ fn without_descriptors_whole_groups_are_left_out_and_taken_when_there_are_some()
     let (parts_made, reports) = parts(&mut jobs, &machine.place());
     assert_eq!((parts_made.len(), reports.len()), (3, 0));
     for (errno, part) in [
-        (libc::ENOSPC, "more of them than the hardware has"),
-        (libc::EINVAL, "the kernel refuses them as they are"),
-        (libc::EBUSY, "for itself"),
-        (libc::EBADF, "perf does not count by the hierarchy"),
+        (libc::ENOSPC, "more than the hardware has"),
+        (libc::EINVAL, "the kernel refuses them"),
+        (libc::EBUSY, "exclusively"),
+        (libc::EBADF, "perf cannot count in the hierarchy"),
         (libc::ENOMEM, "no memory"),
         (libc::E2BIG, "cannot be counted"),
     ] {
@@ -148,7 +148,7 @@ fn without_descriptors_whole_groups_are_left_out_and_taken_when_there_are_some()
 }
 
 #[test]
-fn jobs_without_a_directory_and_jobs_that_are_over() {
+fn jobs_without_a_directory_and_jobs_that_have_ended() {
     let machine = Machine::new();
     let mut jobs = machine.jobs("");
     let nowhere = JobPlace { v2: None, ..machine.place() };
@@ -160,7 +160,7 @@ fn jobs_without_a_directory_and_jobs_that_are_over() {
     let over = JobPlace { level: "1".to_owned(), v2: Some(machine.path("cgroup/gone")), ..machine.place() };
     let (parts_made, reports) = parts(&mut jobs, &over);
     assert!(parts_made.is_empty() && reports.is_empty(), "{reports:?}");
-    // Over in the middle of it: no event is said to be missing on this machine.
+    // The job ends while its events are opened: no event is reported as missing on this machine.
     std::fs::create_dir_all(machine.path("cgroup/short")).unwrap();
     machine.kernel.state().vanishing = Some(machine.path("cgroup/short"));
     let before = machine.kernel.descriptors();
@@ -168,7 +168,7 @@ fn jobs_without_a_directory_and_jobs_that_are_over() {
     let (parts_made, reports) = parts(&mut jobs, &short);
     assert!(parts_made.is_empty() && reports.is_empty(), "{reports:?}");
     assert_eq!(machine.kernel.descriptors(), before);
-    // One that was counted and ended: what it came to can be read until it is forgotten.
+    // The final counts of a job that has ended can be read until the job is forgotten.
     machine.kernel.state().all_refused = None;
     std::fs::create_dir_all(machine.path("cgroup/short")).unwrap();
     assert_eq!(parts(&mut jobs, &short).0.len(), 3);
@@ -180,7 +180,7 @@ fn jobs_without_a_directory_and_jobs_that_are_over() {
 }
 
 #[test]
-fn counters_are_given_up_for_the_lock_file_and_taken_back() {
+fn counters_are_closed_for_the_lock_file_and_opened_again() {
     let machine = Machine::new();
     let mut jobs = machine.jobs("lock_file = \"/run/likwid.lock\"");
     let (parts_made, _) = parts(&mut jobs, &machine.place());
@@ -189,38 +189,38 @@ fn counters_are_given_up_for_the_lock_file_and_taken_back() {
     machine.kernel.times(0, 10, 10);
     machine.kernel.count(0, 0, 0, 100);
     hardware.check(&[("perf/cycles", Some(100.0))]);
-    let looks = machine.kernel.state().looks;
+    let checks = machine.kernel.state().lock_checks;
     for _ in 0..100 {
         hardware.read();
     }
-    assert_eq!(machine.kernel.state().looks, looks, "not at every read");
-    // Another user takes it.
+    assert_eq!(machine.kernel.state().lock_checks, checks, "not at every read");
+    // Another user takes the lock.
     machine.kernel.state().lock_owner = Some(1000);
     machine.kernel.state().now_ms += 100;
     let (values, reading) = hardware.read();
     assert!(values.values().all(Option::is_none) && reading.layout_changed);
-    let given_up = "perf events, given up while the lock file is another user's: Device or resource busy (os error 16)";
-    assert_eq!(reading.problem.unwrap().to_string(), given_up);
+    let yielded =
+        "perf events, closed while the lock file belongs to another user: Device or resource busy (os error 16)";
+    assert_eq!(reading.problem.unwrap().to_string(), yielded);
     let (parts_held, reports) = parts(&mut jobs, &machine.place());
-    let expected =
-        "perf: the hardware's counters are given up while /run/likwid.lock belongs to the user with uid 1000";
+    let expected = "perf: the hardware's counters are closed while /run/likwid.lock belongs to the user with uid 1000";
     assert_eq!(reports, [expected]);
     assert_eq!(names(&parts_held["hardware"].sensors), names(&parts_made["hardware"].sensors));
     assert!(machine.kernel.state().events.values().all(|event| event.attr.kind == 1), "all counters are free");
-    assert!(!hardware.read().1.layout_changed, "nothing to look at until the file goes");
+    assert!(!hardware.read().1.layout_changed, "no discovery is needed until the file goes");
     software.check(&[("perf/page-faults", Some(0.0))]);
-    // A job that begins meanwhile.
+    // A job that begins in this time.
     let other = JobPlace { level: "4712".to_owned(), ..machine.place() };
     let mut late = Sampled::part(&parts(&mut jobs, &other).0["hardware"]);
-    assert_eq!(late.read().1.problem.unwrap().to_string(), given_up);
-    // It is the agent's again, or gone.
+    assert_eq!(late.read().1.problem.unwrap().to_string(), yielded);
+    // The lock belongs to the agent again.
     machine.kernel.state().lock_owner = Some(OWN_UID);
     machine.kernel.state().now_ms += 100;
     assert!(hardware.read().1.layout_changed);
     assert_eq!(
         late.read().1,
         Reading { layout_changed: true, ..Reading::default() },
-        "no trouble: they are to be opened"
+        "discovery opens them, without an error"
     );
     parts(&mut jobs, &machine.place());
     parts(&mut jobs, &other);
@@ -231,7 +231,7 @@ fn counters_are_given_up_for_the_lock_file_and_taken_back() {
 }
 
 #[test]
-fn the_nodes_counters_are_given_up_too() {
+fn the_nodes_counters_are_closed_too() {
     let machine = Machine::new();
     let mut node = machine.node("node_events = [\"cycles\", \"page-faults\"]\nlock_file = \"/run/likwid.lock\"");
     machine.kernel.state().lock_owner = Some(0);
@@ -248,7 +248,7 @@ fn the_nodes_counters_are_given_up_too() {
     discover(&mut node);
     sampled.check(&[("perf/cycles", Some(0.0)), ("perf/page-faults", Some(0.0))]);
     drop((node, sampled));
-    // Sensors do not come and go with the file, nor those come that the machine has not.
+    // Sensors do not come and go with the file, and events that the machine lacks have none.
     machine.kernel.state().refused.insert((0, 1), libc::ENOENT);
     let keys = "node_events = [\"cycles\", \"instructions\"]\nper_cpu = true\nlock_file = \"/run/likwid.lock\"";
     let mut node = machine.node(keys);

@@ -1,4 +1,4 @@
-//! Which processes a job has: cgroup.procs of its directory and of all below it.
+//! The processes of a job: cgroup.procs of its directory and of all directories below it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,78 +8,78 @@ use std::path::{Path, PathBuf};
 use crate::job::JobPlace;
 use crate::scan;
 
-/// The most processes of one job that are looked at.
+/// The most processes of one job.
 pub const PROCESSES_MAX: usize = 16_384;
 /// The most directories of one job.
 const DIRECTORIES_MAX: usize = 4096;
 /// The deepest directory below a job's.
 const DEPTH_MAX: usize = 16;
 
-/// The order in which version 1's hierarchies are asked; a job's processes are in all of them.
+/// The order in which hierarchies of version 1 are tried. All of them have the processes of a job.
 const PREFERRED: [&str; 7] = ["pids", "cpuacct", "memory", "cpu", "freezer", "cpuset", "devices"];
 
-/// What is in the way of a list of a job's processes.
+/// Why the list of a job's processes cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
-    /// None of the job's directories is there.
-    Gone,
-    /// An `errno`; E2BIG for more processes or directories than are looked at.
+pub enum ListError {
+    /// The job has no directory any more.
+    NoDirectory,
+    /// An `errno`; E2BIG for too many processes or directories.
     Os(i32),
 }
 
-/// The directories of a job.
-pub struct Members {
-    /// One of these has the processes: the first that has any.
-    trees: Vec<Tree>,
+/// The directories of a job, and a reader of its processes.
+pub struct JobProcesses {
+    /// The first with any process has all of them.
+    trees: Vec<CgroupTree>,
     text: Vec<u8>,
 }
 
-/// One directory and all below it.
-struct Tree {
+/// A directory and all directories below it.
+struct CgroupTree {
     root: PathBuf,
-    directories: Vec<Directory>,
+    directories: Vec<CgroupDirectory>,
 }
 
-struct Directory {
-    /// Its cgroup.procs. Opened anew for each read: a file of version 1 that stays open may go on showing an old list.
+struct CgroupDirectory {
+    /// The path of cgroup.procs. It is opened for each read: an open file of version 1 may show an old list.
     processes: PathBuf,
     path: PathBuf,
-    /// The kernel counts a directory's own below it in its links.
+    /// The number of links, which counts the directories below.
     links: u64,
     inode: u64,
 }
 
-impl Members {
-    /// Of a job.
+impl JobProcesses {
+    /// The directories of a job, not yet read.
     pub fn of(place: &JobPlace) -> Self {
         let preferred = PREFERRED.iter().filter_map(|name| place.v1(name));
         let others = place.v1.iter().filter(|(name, _)| !PREFERRED.contains(&name.as_str())).map(|(_, path)| path);
         let roots = place.v2.as_deref().into_iter().chain(preferred).chain(others.map(PathBuf::as_path));
-        let trees = roots.map(|root| Tree { root: root.to_owned(), directories: Vec::new() });
+        let trees = roots.map(|root| CgroupTree { root: root.to_owned(), directories: Vec::new() });
         Self { trees: trees.collect(), text: Vec::new() }
     }
 
-    /// Puts the processes into `out`.
-    pub fn list(&mut self, out: &mut Vec<u32>) -> Result<(), Trouble> {
+    /// Writes the processes to `out`.
+    pub fn list(&mut self, out: &mut Vec<u32>) -> Result<(), ListError> {
         out.clear();
-        let mut any = false;
+        let mut has_tree = false;
         for tree in &mut self.trees {
             match tree.list(&mut self.text, out) {
-                Ok(()) => any = true,
-                Err(Trouble::Gone) => continue,
-                Err(trouble) => return Err(trouble),
+                Ok(()) => has_tree = true,
+                Err(ListError::NoDirectory) => continue,
+                Err(error) => return Err(error),
             }
             if !out.is_empty() {
                 return Ok(());
             }
         }
-        if any { Ok(()) } else { Err(Trouble::Gone) }
+        if has_tree { Ok(()) } else { Err(ListError::NoDirectory) }
     }
 }
 
-impl Tree {
-    fn list(&mut self, text: &mut Vec<u8>, out: &mut Vec<u32>) -> Result<(), Trouble> {
-        if !self.directories.iter().all(Directory::is_as_it_was) || self.directories.is_empty() {
+impl CgroupTree {
+    fn list(&mut self, text: &mut Vec<u8>, out: &mut Vec<u32>) -> Result<(), ListError> {
+        if !self.directories.iter().all(CgroupDirectory::is_unchanged) || self.directories.is_empty() {
             self.walk()?;
         }
         for directory in &self.directories {
@@ -87,35 +87,35 @@ impl Tree {
             match File::open(&directory.processes).and_then(|mut file| file.read_to_end(text)) {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
-                    // Gone since, or a threaded cgroup, whose processes are those of the directory above.
+                    // Just removed, or a threaded cgroup, whose processes belong to the directory above.
                     Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => continue,
-                    errno => return Err(Trouble::Os(errno.unwrap_or(libc::EIO))),
+                    errno => return Err(ListError::Os(errno.unwrap_or(libc::EIO))),
                 },
             }
             let numbers = scan::lines(text).filter_map(|line| scan::number_at(line, 0));
-            // 0 is a process of another namespace of processes.
+            // 0 stands for a process of another PID namespace.
             out.extend(numbers.filter_map(|(pid, _)| u32::try_from(pid).ok()).filter(|pid| *pid > 0));
             if out.len() > PROCESSES_MAX {
-                return Err(Trouble::Os(libc::E2BIG));
+                return Err(ListError::Os(libc::E2BIG));
             }
         }
         Ok(())
     }
 
-    fn walk(&mut self) -> Result<(), Trouble> {
+    fn walk(&mut self) -> Result<(), ListError> {
         self.directories.clear();
         let mut waiting = vec![(self.root.clone(), 0)];
         while let Some((path, depth)) = waiting.pop() {
-            let directory = match Directory::at(&path) {
+            let directory = match CgroupDirectory::at(&path) {
                 Ok(directory) => directory,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR) => continue,
-                    errno => return Err(Trouble::Os(errno.unwrap_or(libc::EIO))),
+                    errno => return Err(ListError::Os(errno.unwrap_or(libc::EIO))),
                 },
             };
             self.directories.push(directory);
             if self.directories.len() > DIRECTORIES_MAX {
-                return Err(Trouble::Os(libc::E2BIG));
+                return Err(ListError::Os(libc::E2BIG));
             }
             for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
                 if depth < DEPTH_MAX && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -123,18 +123,18 @@ impl Tree {
                 }
             }
         }
-        if self.directories.is_empty() { Err(Trouble::Gone) } else { Ok(()) }
+        if self.directories.is_empty() { Err(ListError::NoDirectory) } else { Ok(()) }
     }
 }
 
-impl Directory {
+impl CgroupDirectory {
     fn at(path: &Path) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
         let (links, inode) = (metadata.nlink(), metadata.ino());
         Ok(Self { processes: path.join("cgroup.procs"), path: path.to_owned(), links, inode })
     }
 
-    fn is_as_it_was(&self) -> bool {
+    fn is_unchanged(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|now| (now.nlink(), now.ino()) == (self.links, self.inode))
     }
 }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_of_all_directories_as_they_come_and_go() {
+    fn processes_of_directories_that_come_and_go() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("job_1");
         let write = |below: &str, text: &str| {
@@ -152,14 +152,14 @@ mod tests {
             fs::write(root.join(below).join("cgroup.procs"), text).unwrap();
         };
         let place = JobPlace { v2: Some(root.clone()), ..JobPlace::default() };
-        let mut members = Members::of(&place);
-        let mut listed = |expected: Result<&[u32], Trouble>| {
+        let mut members = JobProcesses::of(&place);
+        let mut listed = |expected: Result<&[u32], ListError>| {
             let mut out = Vec::new();
             let result = members.list(&mut out);
             out.sort_unstable();
             assert_eq!(result.map(|()| out.as_slice()), expected);
         };
-        listed(Err(Trouble::Gone));
+        listed(Err(ListError::NoDirectory));
         write("", "");
         listed(Ok(&[]));
         write("step_0/task_0", "10\n11\n");
@@ -169,14 +169,14 @@ mod tests {
         write("step_2", "7\n");
         listed(Ok(&[7, 12]));
         fs::remove_dir_all(&root).unwrap();
-        listed(Err(Trouble::Gone));
+        listed(Err(ListError::NoDirectory));
         let all: String = (1..PROCESSES_MAX + 2).map(|pid| format!("{pid}\n")).collect();
         write("", &all);
-        assert_eq!(members.list(&mut Vec::new()), Err(Trouble::Os(libc::E2BIG)));
+        assert_eq!(members.list(&mut Vec::new()), Err(ListError::Os(libc::E2BIG)));
     }
 
     #[test]
-    fn the_first_hierarchy_that_has_processes() {
+    fn the_first_hierarchy_with_processes() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &str| {
             fs::create_dir_all(folder.path().join(name)).unwrap();
@@ -190,7 +190,7 @@ mod tests {
             ..JobPlace::default()
         };
         let mut out = Vec::new();
-        Members::of(&place).list(&mut out).unwrap();
+        JobProcesses::of(&place).list(&mut out).unwrap();
         assert_eq!(out, [5, 6]);
     }
 }

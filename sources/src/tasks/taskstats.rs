@@ -1,38 +1,38 @@
-//! The sockets of taskstats: one to ask, one that is told of every thread that ends.
+//! The sockets of taskstats: one for requests, one that receives the exit of every thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::account::Exits;
-use super::netlink::{Answer, Ask, MESSAGE_BYTES_MAX, Stats, answers, request};
+use super::account::ProcessExits;
+use super::netlink::{self, MESSAGE_BYTES_MAX, TaskstatsMessage, TaskstatsRequest, TaskstatsStruct};
 use super::usage::{COUNTERS, Usage};
 
-/// The room for what was told and not read yet, in bytes: some 12,000 ended threads.
+/// The receive buffer for exits, in bytes: about 12,000 threads.
 const EXITS_BYTES_MAX: libc::c_int = 16 << 20;
-/// The longest wait for an answer, which the kernel gives at once.
+/// The timeout of a request, in s. The kernel answers immediately.
 const ANSWER_S_MAX: libc::time_t = 1;
-/// Other messages that are passed over while one waits for an answer.
+/// The most other messages that are ignored before the answer.
 const STRAY_MESSAGES_MAX: usize = 16;
 
-/// Asks for what threads and processes have used.
-pub struct Kernel {
+/// Requests the counters of threads and processes.
+pub struct Taskstats {
     socket: OwnedFd,
     family: u16,
     sequence: u32,
     buffer: Box<[u8; MESSAGE_BYTES_MAX]>,
     listener: Option<OwnedFd>,
-    /// Whether the structure has the delay of each counter.
+    /// Whether the kernel's structure has each counter.
     has: [bool; COUNTERS],
 }
 
-/// What a process's structures tell.
-pub struct Told {
+/// The counters of a process with all its threads.
+pub struct ProcessTotals {
     pub usage: Usage,
     pub peak_rss_bytes: u64,
 }
 
-impl Kernel {
-    /// Finds taskstats and tries it on this process. The error says what is in the way.
+impl Taskstats {
+    /// Finds taskstats and tries it on this process. The error is for the administrator.
     pub fn open() -> Result<Self, String> {
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => "it needs CAP_NET_ADMIN".to_owned(),
@@ -46,89 +46,101 @@ impl Kernel {
         option(&socket, libc::SO_RCVTIMEO, &wait).map_err(failed)?;
         let buffer = Box::new([0; MESSAGE_BYTES_MAX]);
         let has = [true; COUNTERS];
-        let mut kernel = Self { socket, family: 0, sequence: 0, buffer, listener: None, has };
-        kernel.family = kernel
-            .ask(Ask::Family, |answer| match answer {
-                Answer::Family(family) => Some(family),
+        let mut taskstats = Self { socket, family: 0, sequence: 0, buffer, listener: None, has };
+        taskstats.family = taskstats
+            .request(TaskstatsRequest::Family, |answer| match answer {
+                TaskstatsMessage::Family(family) => Some(family),
                 _ => None,
             })
             .map_err(failed)?;
-        let has = |stats: Stats<'_>| (stats.version(), stats.is_understood(), std::array::from_fn(|n| stats.has(n)));
-        let (version, is_understood, has) = kernel.process(std::process::id(), has).map_err(failed)?;
-        kernel.has = has;
-        if !is_understood {
+        let has =
+            |stats: TaskstatsStruct<'_>| (stats.version(), stats.is_known(), std::array::from_fn(|n| stats.has(n)));
+        let (version, is_known, has) = taskstats.process(std::process::id(), has).map_err(failed)?;
+        taskstats.has = has;
+        if !is_known {
             return Err(format!("version {version} of its structure is not understood"));
         }
-        Ok(kernel)
+        Ok(taskstats)
     }
 
-    /// Whether a counter is known on this kernel.
+    /// Whether this kernel has a counter.
     pub fn has(&self, counter: usize) -> bool {
         self.has[counter]
     }
 
-    /// What a process has used with its threads, ended ones too, without page faults and I/O.
-    pub fn look(&mut self, pid: u32) -> io::Result<Told> {
+    /// Requests the counters of a process with its threads, also those that have ended. Without page faults and I/O.
+    pub fn totals(&mut self, pid: u32) -> io::Result<ProcessTotals> {
         let usage = self.process(pid, |stats| stats.usage())?;
-        let peak_rss_bytes = self.ask(Ask::Thread(pid), |answer| match answer {
-            Answer::Thread(stats) => Some(stats.peak_rss_bytes()),
+        let peak_rss_bytes = self.request(TaskstatsRequest::Thread(pid), |answer| match answer {
+            TaskstatsMessage::Thread(stats) => Some(stats.peak_rss_bytes()),
             _ => None,
         })?;
-        Ok(Told { usage, peak_rss_bytes })
+        Ok(ProcessTotals { usage, peak_rss_bytes })
     }
 
-    fn process<T>(&mut self, pid: u32, take: impl Fn(Stats<'_>) -> T) -> io::Result<T> {
-        self.ask(Ask::Process(pid), |answer| match answer {
-            Answer::Process(stats) => Some(take(stats)),
+    fn process<T>(&mut self, pid: u32, take: impl Fn(TaskstatsStruct<'_>) -> T) -> io::Result<T> {
+        self.request(TaskstatsRequest::Process(pid), |answer| match answer {
+            TaskstatsMessage::Process(stats) => Some(take(stats)),
             _ => None,
         })
     }
 
-    fn ask<T>(&mut self, ask: Ask<'_>, take: impl Fn(Answer<'_>) -> Option<T>) -> io::Result<T> {
+    fn request<T>(
+        &mut self,
+        request: TaskstatsRequest<'_>,
+        take: impl Fn(TaskstatsMessage<'_>) -> Option<T>,
+    ) -> io::Result<T> {
         self.sequence = self.sequence.wrapping_add(1);
-        converse(&self.socket, ask, self.family, self.sequence, &mut self.buffer[..], take)
+        exchange(&self.socket, request, self.family, self.sequence, &mut self.buffer[..], take)
     }
 
-    /// Begins to be told of every thread that ends on these CPUs.
+    /// Starts to receive the exit of every thread on these CPUs.
     pub fn listen(&mut self, cpus: &str) -> io::Result<()> {
         let socket = socket()?;
-        // A smaller room is all that is lost where this is not allowed.
+        // Without permission the buffer is only smaller.
         let _ = option(&socket, libc::SO_RCVBUFFORCE, &EXITS_BYTES_MAX);
         let wait = libc::timeval { tv_sec: ANSWER_S_MAX, tv_usec: 0 };
         option(&socket, libc::SO_RCVTIMEO, &wait)?;
-        converse(&socket, Ask::Exits(cpus), self.family, 1, &mut self.buffer[..], |answer| match answer {
-            Answer::Error(0) => Some(()),
-            _ => None,
-        })?;
+        exchange(
+            &socket,
+            TaskstatsRequest::Exits(cpus),
+            self.family,
+            1,
+            &mut self.buffer[..],
+            |answer| match answer {
+                TaskstatsMessage::Error(0) => Some(()),
+                _ => None,
+            },
+        )?;
         self.listener = Some(socket);
         Ok(())
     }
 
-    /// Whether it is told of threads that end.
+    /// Whether exits of threads are received.
     pub fn is_listening(&self) -> bool {
         self.listener.is_some()
     }
 
-    /// Ends that.
+    /// Stops receiving exits of threads.
     pub fn stop_listening(&mut self) {
         self.listener = None;
     }
 
-    /// Takes what was told since; false when some of it was lost.
-    pub fn take_exits(&mut self, exits: &mut Exits) -> bool {
+    /// Takes the exits since the last call. Gives false when the kernel lost some.
+    pub fn take_exits(&mut self, exits: &mut ProcessExits) -> bool {
         let Some(socket) = &self.listener else { return true };
-        let mut whole = true;
+        let mut is_complete = true;
         loop {
             match receive(socket, &mut self.buffer[..], libc::MSG_DONTWAIT) {
-                Ok(length) => answers(&self.buffer[..length], |_, answer| {
-                    if let Answer::Thread(stats) = answer {
-                        // A thread that does not say of which process it is counts only if its number is a process's.
+                Ok(length) => netlink::for_each_message(&self.buffer[..length], |_, answer| {
+                    if let TaskstatsMessage::Thread(stats) = answer {
+                        // Without the number of its process, the exit counts only if the thread's number is that of a process.
                         let (process, parent) = stats.process().map_or((stats.pid(), 0), |id| (id, stats.parent()));
                         exits.add(process, parent, &stats.usage());
                     }
                 }),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => whole = false,
-                Err(_) => return whole,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => is_complete = false,
+                Err(_) => return is_complete,
             }
         }
     }
@@ -158,17 +170,17 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: libc::c_int) -> io::Resul
     if length < 0 { Err(io::Error::last_os_error()) } else { Ok(length as usize) }
 }
 
-/// Sends a request and waits for its answer.
-fn converse<T>(
+/// Sends a request and waits for the answer.
+fn exchange<T>(
     socket: &OwnedFd,
-    ask: Ask<'_>,
+    request: TaskstatsRequest<'_>,
     family: u16,
     sequence: u32,
     buffer: &mut [u8],
-    take: impl Fn(Answer<'_>) -> Option<T>,
+    take: impl Fn(TaskstatsMessage<'_>) -> Option<T>,
 ) -> io::Result<T> {
-    let length = request(ask, family, sequence, buffer).ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: the buffer holds at least `length` bytes. A socket that was given no other address sends to the kernel.
+    let length = netlink::write_request(request, family, sequence, buffer).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: the buffer holds at least `length` bytes. A socket without another address sends to the kernel.
     let sent = unsafe { libc::send(socket.as_raw_fd(), buffer.as_ptr().cast(), length, 0) };
     if sent < 0 {
         return Err(io::Error::last_os_error());
@@ -176,10 +188,10 @@ fn converse<T>(
     for _ in 0..STRAY_MESSAGES_MAX {
         let length = receive(socket, buffer, 0)?;
         let mut result = None;
-        answers(&buffer[..length], |of, answer| {
-            if of == sequence && result.is_none() {
+        netlink::for_each_message(&buffer[..length], |number, answer| {
+            if number == sequence && result.is_none() {
                 result = match answer {
-                    Answer::Error(errno) if errno != 0 => Some(Err(io::Error::from_raw_os_error(errno))),
+                    TaskstatsMessage::Error(errno) if errno != 0 => Some(Err(io::Error::from_raw_os_error(errno))),
                     answer => take(answer).map(Ok),
                 };
             }

@@ -1,14 +1,14 @@
-//! What the kernel refused, in words: which events, why, and what to do.
+//! Errors of perf_event_open, as messages: which events, why, and what to do.
 
 use super::machine::Machine;
 use crate::file::Errno;
 
-/// Refusals of one look.
+/// The errors of one discovery.
 #[derive(Debug, Default)]
-pub struct Refusals(Vec<(Errno, Vec<String>)>);
+pub struct OpenErrors(Vec<(Errno, Vec<String>)>);
 
-impl Refusals {
-    /// An event was refused.
+impl OpenErrors {
+    /// Adds the error of an event.
     pub fn add(&mut self, errno: Errno, event: &str) {
         let place = match self.0.iter().position(|(other, _)| *other == errno) {
             Some(place) => place,
@@ -23,13 +23,13 @@ impl Refusals {
         }
     }
 
-    /// Whether nothing was.
+    /// Whether no event had an error.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One line for each reason. The same refusals give the same text, whichever job they came from.
-    pub fn tell(self, machine: &Machine, report: &mut dyn FnMut(String)) {
+    /// Reports one line for each error number. The same errors give the same text, whichever job they came from.
+    pub fn report(self, machine: &Machine, report: &mut dyn FnMut(String)) {
         for (errno, events) in self.0 {
             let error = std::io::Error::from_raw_os_error(errno);
             let events = events.join(", ");
@@ -46,8 +46,8 @@ fn reason(errno: Errno, events: &str, error: &std::io::Error, machine: &Machine)
         libc::EACCES | libc::EPERM => {
             let level = machine.paranoid().map_or("cannot be read".to_owned(), |level| format!("is {level}"));
             format!(
-                "{events} may not be counted ({error}): /proc/sys/kernel/perf_event_paranoid {level}. To count what others run \
-                 takes the capability CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), such as AmbientCapabilities=CAP_PERFMON in \
+                "the agent may not count {events} ({error}): /proc/sys/kernel/perf_event_paranoid {level}. Counting the programs \
+                 of others needs the capability CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), such as AmbientCapabilities=CAP_PERFMON in \
                  the agent's unit, or `sysctl kernel.perf_event_paranoid=0` (-1 for tracepoints); where a filter of system calls \
                  is in force, it must let perf_event_open through"
             )
@@ -58,14 +58,14 @@ fn reason(errno: Errno, events: &str, error: &std::io::Error, machine: &Machine)
         ),
         libc::ENOMEM => format!("{events}: the kernel has no memory for more counters ({error})"),
         libc::EINVAL => format!(
-            "{events}: the kernel refuses them as they are ({error}): a PMU that does not know these parameters, or more events in \
-             a group than it has counters (group_max)"
+            "{events}: the kernel refuses them ({error}): the PMU does not know these parameters, or a group has more events than \
+             the PMU has counters (group_max)"
         ),
-        libc::EBUSY => format!("{events}: another program has these counters for itself ({error})"),
-        libc::ENOSPC => format!("{events}: more of them than the hardware has ({error})"),
+        libc::EBUSY => format!("{events}: another program uses these counters exclusively ({error})"),
+        libc::ENOSPC => format!("{events}: more than the hardware has ({error})"),
         libc::EBADF => format!(
-            "{events}: perf does not count by the hierarchy that the jobs' directories are in ({error}): it does by the perf_event \
-             controller where that is mounted, and by the unified hierarchy otherwise"
+            "{events}: perf cannot count in the hierarchy of the jobs' directories ({error}): it counts in that of the perf_event \
+             controller where it is mounted, else in the unified hierarchy"
         ),
         libc::ENOSYS => format!("{events}: this kernel was built without perf events ({error})"),
         _ => format!("{events} cannot be counted: {error}"),
