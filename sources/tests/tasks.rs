@@ -363,7 +363,8 @@ fn without_privileges_in_a_program_of_its_own() {
     let (parts, reports) = parts(source.as_mut(), &place);
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert!(
-        reports[0].starts_with("tasks: taskstats cannot be used: it needs CAP_NET_ADMIN; the agent reads /proc/PID instead")
+        reports[0]
+            .starts_with("tasks: taskstats cannot be used: it needs CAP_NET_ADMIN; the agent reads /proc/PID instead")
     );
     let (values, reading) = read_part(&parts["tasks"], open(&parts["tasks"]).as_mut());
     let problem = wholegrain_sources::ReadProblem::Os { what: "proc/PID/io", errno: EACCES };
