@@ -1,4 +1,4 @@
-//! `--check`: what would be sampled, how often, where it would go and about how much that is.
+//! `--check`: the groups that would be sampled, their intervals, their topics and the estimated data rate.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use crate::counters::AgentCounters;
 use crate::engine::clock;
 use crate::engine::group::batch_samples;
 use crate::jobs;
-use crate::jobs::groups::look::look;
+use crate::jobs::groups::JobSourceHandle;
+use crate::jobs::groups::preview::{GroupPreview, PreviewNode, preview};
 use crate::selfstat::{self, SelfSource};
 
-/// Samples taken of each group to see how they compress.
+/// Samples of each group to estimate the compressed size.
 const TRIAL_SAMPLES: usize = 5;
-/// The pause between them.
+/// The pause between these samples.
 const TRIAL_PAUSE: Duration = Duration::from_millis(20);
 
-/// A group as the sources offer it now.
+/// A group that a source offers now.
 pub struct OfferedGroup {
     pub source: &'static str,
     pub schema: Schema,
@@ -38,12 +39,12 @@ impl std::fmt::Debug for OfferedGroup {
     }
 }
 
-/// One sample: a word for each sensor, and the gaps.
+/// One sample of a group.
 #[derive(Debug, Clone)]
 pub struct TrialSample {
     /// 64 bits for each sensor.
     pub values: Vec<u64>,
-    /// Which are gaps, 64 a word.
+    /// A bit for each gap, 64 a word.
     pub gaps: Vec<u64>,
 }
 
@@ -54,7 +55,7 @@ impl TrialSample {
     }
 }
 
-/// All groups that the configuration gives on this machine now, and what the sources had to say.
+/// All groups of the configuration on this machine, and the sources' notes.
 pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>) {
     let mut notes = Vec::new();
     let mut sources: Vec<(&'static str, Box<dyn Source>)> = Vec::new();
@@ -77,17 +78,27 @@ pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>) {
             }
         }
     }
-    let found = look(config, &mut |text| notes.push(text));
-    groups.extend(found.into_iter().map(|group| OfferedGroup {
+    if let Some(jobs) = &config.jobs {
+        let sources = config.sources.iter();
+        let sources =
+            sources.filter_map(|source| Some(JobSourceHandle::started(source.name, source.build_jobs(&config.roots)?)));
+        let (name, prefix, roots) = (&config.name, &config.prefix, &config.roots);
+        let node = PreviewNode { name, prefix, roots, sources: sources.collect() };
+        groups.extend(offered_for_jobs(preview(jobs, node, &mut |text| notes.push(text))));
+    }
+    (groups, notes)
+}
+
+fn offered_for_jobs(groups: Vec<GroupPreview>) -> impl Iterator<Item = OfferedGroup> {
+    groups.into_iter().map(|group| OfferedGroup {
         source: jobs::groups::SOURCE,
         schema: group.schema,
         interval: group.interval,
         reader: group.reader,
-    }));
-    (groups, notes)
+    })
 }
 
-/// Reads a group once; with it what went wrong, if anything did.
+/// Reads a group once. Returns the sample and a problem.
 pub fn read(group: &mut OfferedGroup) -> (TrialSample, Option<String>) {
     let sensors = group.schema.len();
     let mut sample = TrialSample { values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] };
@@ -107,42 +118,42 @@ impl Rows for TrialRows<'_> {
     }
 }
 
-/// What one group comes to.
+/// The estimate of one group.
 #[derive(Debug, Serialize)]
 pub struct GroupCheck {
     pub group: String,
     pub source: &'static str,
     pub sensors: usize,
     pub interval: Interval,
-    /// Where its batches go; `None` without a server.
+    /// `None` without a server.
     pub topic: Option<String>,
     pub readings_per_second: f64,
-    /// Bytes a second, about: from a few samples taken now.
+    /// Estimated from a few samples.
     pub bytes_per_second: f64,
-    /// What went wrong when it was read.
+    /// The problem of the last read.
     pub problem: Option<String>,
 }
 
-/// What the whole configuration comes to.
+/// The estimate of the whole configuration.
 #[derive(Debug, Serialize)]
 pub struct CheckReport {
     pub name: String,
-    /// What every sensor is below.
+    /// The path above all its sensors.
     pub prefix: String,
-    /// The server, if there is one.
+    /// The server's URL.
     pub server: Option<String>,
-    /// How it is sent, in words.
+    /// A description of how batches are sent.
     pub sending: String,
     pub groups: Vec<GroupCheck>,
-    /// What the sources had to say.
+    /// The sources' notes.
     pub notes: Vec<String>,
-    /// Readings a second, of all groups.
+    /// Readings per second of all groups.
     pub readings_per_second: f64,
-    /// Bytes a second, of all groups, about.
+    /// Estimated bytes per second of all groups.
     pub bytes_per_second: f64,
 }
 
-/// Bytes of a batch of these samples.
+/// The size of a batch of these samples.
 fn batch_bytes(agent: &str, group: &OfferedGroup, samples: &[TrialSample]) -> f64 {
     let header = BatchHeader {
         agent: agent.to_owned(),
@@ -158,7 +169,7 @@ fn batch_bytes(agent: &str, group: &OfferedGroup, samples: &[TrialSample]) -> f6
     out.len() as f64
 }
 
-/// Reads every group a few times and says what it comes to.
+/// Reads every group a few times and estimates the rates.
 pub fn check(config: &Config) -> CheckReport {
     let (mut offered, notes) = offered(config);
     let mut trials: Vec<(Vec<TrialSample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();

@@ -1,7 +1,7 @@
-//! The encoder thread: from the groups' rings into batches, and on into the cache and the queue.
+//! The encoder thread: encodes the groups' rings into batches for the cache and the send queue.
 //!
-//! It wakes on the wall clock, a moment after the multiples of its period, so that what was sampled on a multiple is under way
-//! at once. The period is the send interval, or as much less as the fullest ring needs.
+//! It wakes shortly after the wall-clock multiples of its period, so that samples of a multiple are sent at once. The period is the send interval, or
+//! less if the fullest ring needs that.
 
 mod fold;
 
@@ -15,20 +15,41 @@ use bytes::Bytes;
 use wholegrain_model::{BatchHeader, Schema};
 use wholegrain_transport::payload::{BatchEncoder, Rows, samples_max};
 
+use crate::batch::{EncodedBatch, SendInterval};
+use crate::cache::BatchCache;
+use crate::counters::AgentCounters;
 use crate::engine::Group;
 use crate::engine::clock::{self, Wake};
 use crate::engine::group::BATCH_SAMPLES_MAX;
 use crate::engine::ring::{RingView, RowCopy};
-use crate::state::{AgentState, EncodedBatch};
+use crate::identity::AgentIdentity;
+use crate::registry::GroupRegistry;
+use crate::send_queue::IncomingBatches;
+use crate::waker::Waker;
 
 use self::fold::Fold;
 
 /// The thread's stack: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
-/// How long after a multiple of the period it wakes, at most: 5 ms, time for a read of every group.
+/// The longest time after a multiple of the period at which it wakes: 5 ms, enough to read every group.
 const AFTER_TICK_NS_MAX: i64 = 5_000_000;
 
-/// The other end of the encoder thread.
+/// What an encoder is constructed with.
+#[derive(Debug, Clone)]
+pub struct EncoderContext {
+    pub identity: Arc<AgentIdentity>,
+    pub registry: Arc<GroupRegistry>,
+    pub counters: Arc<AgentCounters>,
+    pub cache: Arc<BatchCache>,
+    pub queue: Arc<IncomingBatches>,
+    pub send_interval: Arc<SendInterval>,
+    /// Ends the sleep of the thread.
+    pub wake: Arc<Wake>,
+    /// Wakes the manager when a sampler needs attention.
+    pub manager_waker: Arc<Waker>,
+}
+
+/// Controls the encoder thread.
 #[derive(Debug)]
 pub struct EncoderThread {
     shared: Arc<EncoderShared>,
@@ -42,11 +63,11 @@ struct EncoderShared {
 }
 
 impl EncoderThread {
-    pub fn start(state: Arc<AgentState>) -> io::Result<Self> {
-        let shared = Arc::new(EncoderShared { wake: state.encoder_wake.clone(), stop: AtomicBool::new(false) });
+    pub fn start(context: EncoderContext) -> io::Result<Self> {
+        let shared = Arc::new(EncoderShared { wake: context.wake.clone(), stop: AtomicBool::new(false) });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("encoder".into()).stack_size(STACK_BYTES).spawn(move || {
-            let mut encoder = Encoder::new(state);
+            let mut encoder = Encoder::new(context);
             loop {
                 let wake_state = theirs.wake.state();
                 if theirs.stop.load(Ordering::Acquire) {
@@ -61,17 +82,17 @@ impl EncoderThread {
         Ok(Self { shared, thread })
     }
 
-    /// Makes it look now: groups have changed.
+    /// Wakes the thread: groups have changed.
     pub fn wake(&self) {
         self.shared.wake.wake();
     }
 
-    /// Whether the thread has ended, which before [`EncoderThread::finish`] it never should.
+    /// Whether the thread has ended; before [`EncoderThread::finish`] that is an error.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Encodes what is left and ends. The samplers must have stopped.
+    /// Encodes the rest and ends. The samplers must have stopped.
     pub fn finish(self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake.wake();
@@ -81,9 +102,9 @@ impl EncoderThread {
     }
 }
 
-/// What the thread works with.
+/// The thread's state.
 pub struct Encoder {
-    state: Arc<AgentState>,
+    context: EncoderContext,
     batches: BatchEncoder,
     header: BatchHeader,
     payload: Vec<u8>,
@@ -91,15 +112,14 @@ pub struct Encoder {
     gap_words: Vec<u64>,
     change_words: Vec<u64>,
     out: Vec<Arc<EncodedBatch>>,
-    /// Open windows, by the group's name: a group that takes another's place goes on with them.
+    /// Open windows by the group's name: a group that replaces another one continues them.
     folds: HashMap<String, Fold>,
     row: RowCopy,
-    /// When the sender was last woken, on the monotonic clock.
+    /// Monotonic time of the last wake-up of the sender.
     sent_mono: i64,
 }
 
-/// Rows in a ring, with the gaps and the changes of all of them put together so that columns without a gap, and without a change, are
-/// known at a glance.
+/// Samples in a ring, with the union of their gaps and changes, so that columns without a gap or a change are recognized at once.
 struct RingRows<'a> {
     view: RingView<'a>,
     gap_words: &'a [u64],
@@ -129,11 +149,10 @@ impl Rows for RingRows<'_> {
 }
 
 impl Encoder {
-    /// An encoder over the groups of `state`.
-    pub fn new(state: Arc<AgentState>) -> Self {
+    pub fn new(context: EncoderContext) -> Self {
         let header = BatchHeader {
-            agent: state.name.clone(),
-            boot: state.boot_ns,
+            agent: context.identity.name.clone(),
+            boot: context.identity.boot_ns,
             seq: 0,
             schema: wholegrain_model::SchemaHash([0; 16]),
             interval_ns: 0,
@@ -142,7 +161,7 @@ impl Encoder {
         let (gap_words, change_words) = (Vec::new(), Vec::new());
         let (batches, folds, row) = (BatchEncoder::new(), HashMap::new(), RowCopy::default());
         Self {
-            state,
+            context,
             batches,
             header,
             payload,
@@ -156,16 +175,16 @@ impl Encoder {
         }
     }
 
-    /// How often it has to look, ns.
+    /// The time between two passes, ns.
     fn period(&self) -> i64 {
-        let mut period = self.state.send_interval().ns();
-        for group in self.state.registry.live().iter().filter(|group| !group.is_of_events()) {
+        let mut period = self.context.send_interval.get().ns();
+        for group in self.context.registry.live().iter().filter(|group| !group.is_of_events()) {
             period = period.min(group.batch_samples as u64 * group.ticking.interval.ns());
         }
         i64::try_from(period).unwrap_or(i64::MAX).max(1_000_000)
     }
 
-    /// Monotonic time of the next look.
+    /// Monotonic time of the next pass.
     fn next_wake(&self) -> i64 {
         let (period, now) = (self.period(), clock::now());
         let after = AFTER_TICK_NS_MAX.min(period / 4);
@@ -173,29 +192,29 @@ impl Encoder {
         now.mono + period - since
     }
 
-    /// Looks at every group once and encodes what is due; everything when `all`.
+    /// Checks every group once and encodes those that are due; all of them if `all`.
     pub fn pass(&mut self, all: bool) {
-        let (state, period) = (self.state.clone(), self.period());
+        let period = self.period();
         let now = clock::mono();
-        // In this order: a group that is in the first list had its predecessor put into the second before.
-        let live = state.registry.live();
-        let draining = state.registry.draining();
+        // In this order: the predecessor of a group in the first list was put into the second list before.
+        let live = self.context.registry.live();
+        let draining = self.context.registry.draining();
         for group in &draining {
             self.encode(group);
         }
         if draining.iter().any(|group| group.is_drained()) {
-            for group in state.registry.forget_drained() {
+            for group in self.context.registry.remove_drained() {
                 self.end_fold(&group);
             }
         }
-        let send_interval = state.send_interval().ns() as i64;
+        let send_interval = self.context.send_interval.get().ns() as i64;
         for group in live {
             let pending = group.ring.head() - group.encoded.load(Ordering::Relaxed);
             if pending == 0 {
                 continue;
             }
-            // A group's batches go out in order: first what it was before it changed. Its successor has samples, so it is
-            // sealed, unless another thread reads it, which hangs in its device; the successor does not wait for that.
+            // Batches of a group are sent in order: first those of its predecessor. The predecessor is sealed, because the group has samples, unless
+            // it was read by another thread that hangs in its device; the group does not wait for that.
             for before in draining.iter().filter(|before| before.name() == group.name()) {
                 self.encode(before);
             }
@@ -210,23 +229,20 @@ impl Encoder {
         } else {
             self.send_folds(now + period / 2 - send_interval);
         }
-        // Rings are emptied as often as the fullest needs; what came of it goes out together.
+        // Rings are emptied as often as the fullest one needs; the batches are sent together.
         let time = all || self.sent_mono + send_interval <= now + period / 2;
         if !self.out.is_empty() {
-            state.outbox.push(&mut self.out, time);
+            self.context.queue.push(&mut self.out, time);
             if time {
                 self.sent_mono = now;
             }
         }
-        if time
-            && state.counters.attention.swap(false, Ordering::AcqRel)
-            && let Some(waker) = state.manager_waker.get()
-        {
-            waker.wake();
+        if time && self.context.counters.attention.swap(false, Ordering::AcqRel) {
+            self.context.manager_waker.wake();
         }
     }
 
-    /// Everything that a group's ring has.
+    /// Encodes all samples of a group's ring.
     fn encode(&mut self, group: &Group) {
         if group.accumulated.is_some() {
             return self.fold(group);
@@ -245,7 +261,7 @@ impl Encoder {
             }
             match self.encode_rows(group, first, count) {
                 Some(encoded) => first += encoded as u64,
-                // The sampler has come round and writes where this would read.
+                // The sampler has overwritten the sample meanwhile.
                 None => {
                     self.count_lost(group, 1);
                     first += 1;
@@ -259,10 +275,10 @@ impl Encoder {
 
     fn count_lost(&self, group: &Group, samples: u64) {
         group.stats.overruns.fetch_add(samples, Ordering::Relaxed);
-        self.state.counters.overruns.fetch_add(samples, Ordering::Relaxed);
+        self.context.counters.overruns.fetch_add(samples, Ordering::Relaxed);
     }
 
-    /// One batch of at most `count` samples of one interval; how many it took, `None` when the ring was overwritten meanwhile.
+    /// Encodes one batch of at most `count` samples with one interval. Returns its number of samples; `None` if the ring was overwritten meanwhile.
     fn encode_rows(&mut self, group: &Group, first: u64, count: usize) -> Option<usize> {
         let view = group.ring.view(first, count);
         if !view.is_whole() {
@@ -289,7 +305,7 @@ impl Encoder {
         Some(count)
     }
 
-    /// The batch just encoded goes into the cache and to the sender.
+    /// Puts the batch just encoded into the cache and the queue.
     fn put_out(&mut self, schema: &Schema, topic: &Arc<str>) {
         let encoded = Arc::new(EncodedBatch {
             payload: Bytes::copy_from_slice(&self.payload),
@@ -301,19 +317,19 @@ impl Encoder {
             samples: self.times.len(),
             made_mono: clock::mono(),
         });
-        let counters = &self.state.counters;
+        let counters = &self.context.counters;
         counters.batches.fetch_add(1, Ordering::Relaxed);
         counters.batch_bytes.fetch_add(encoded.payload.len() as u64, Ordering::Relaxed);
-        self.state.cache.push(encoded.clone());
+        self.context.cache.push(encoded.clone());
         self.out.push(encoded);
     }
 
-    /// Everything that the ring of an accumulating group has, into its windows.
+    /// Folds all samples in the ring of an accumulating group into its windows.
     fn fold(&mut self, group: &Group) {
         let now = clock::mono();
         let mut first = group.encoded.load(Ordering::Relaxed);
         let Some(mut fold) = self.fold_of(group, now) else {
-            // A thread that hung in its device, while another took its place, has written once more.
+            // A thread that hung in its device while another one replaced it has written once more.
             self.count_lost(group, group.ring.head() - first);
             group.encoded.store(group.ring.head(), Ordering::Release);
             return;
@@ -343,7 +359,7 @@ impl Encoder {
         self.folds.insert(group.name().to_owned(), fold);
     }
 
-    /// The windows of a group, or those that it adopts from the group it replaces.
+    /// The windows of a group, or those of the group that it replaces.
     fn fold_of(&mut self, group: &Group, now: i64) -> Option<Fold> {
         let Some(mut fold) = self.folds.remove(group.name()) else { return Fold::new(group, now) };
         if fold.group == group.id {
@@ -358,7 +374,7 @@ impl Encoder {
         next
     }
 
-    /// A batch of the windows that are closed.
+    /// Encodes the closed windows.
     fn send_windows(&mut self, fold: &mut Fold) {
         if fold.closed.times.is_empty() {
             return;
@@ -374,7 +390,7 @@ impl Encoder {
         fold.sent_mono = clock::mono();
     }
 
-    /// Batches of the windows that were closed, of groups whose last batch was not after `before`.
+    /// Encodes the closed windows of groups whose last batch was not after `before`.
     fn send_folds(&mut self, before: i64) {
         if self.folds.values().any(|fold| fold.sent_mono <= before && !fold.closed.times.is_empty()) {
             let mut folds = std::mem::take(&mut self.folds);
@@ -383,9 +399,9 @@ impl Encoder {
         }
     }
 
-    /// The last window of a group that is no more, unless another has taken its place, which goes on with it.
+    /// Encodes the last window of a removed group, unless another group continues it.
     fn end_fold(&mut self, group: &Group) {
-        if group.accumulated.is_none() || self.state.registry.find(group.name()).is_some() {
+        if group.accumulated.is_none() || self.context.registry.find(group.name()).is_some() {
             return;
         }
         if let Some(mut fold) = self.folds.remove(group.name()) {
@@ -394,7 +410,7 @@ impl Encoder {
         }
     }
 
-    /// The end of all.
+    /// Closes and encodes all windows.
     fn end_folds(&mut self) {
         for (_, mut fold) in std::mem::take(&mut self.folds) {
             fold.close();

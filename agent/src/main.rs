@@ -128,8 +128,8 @@ fn run(config: Config) -> anyhow::Result<()> {
     shutdown.on_signals(&[libc::SIGTERM, libc::SIGINT])?;
     shutdown.reload_on_signal(libc::SIGHUP)?;
     let name = config.name.clone();
-    agent::run(config, &shutdown, |state, _| {
-        let groups = state.registry.live();
+    agent::run(config, &shutdown, |handles, _| {
+        let groups = handles.registry.live();
         let sensors: usize = groups.iter().map(|group| group.schema.len()).sum();
         tracing::info!("agent {name} samples {sensors} sensors in {} groups", groups.len());
     })?;

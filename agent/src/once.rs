@@ -1,23 +1,23 @@
-//! `--once`: every group read once, printed.
+//! `--once`: reads every group once and prints the readings.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 use wholegrain_model::Value;
 
-use crate::cache::scaled;
 use crate::check::{offered, read};
 use crate::config::Config;
 use crate::engine::clock;
+use crate::readings::scaled;
 
-/// A sensor and what it shows.
+/// A sensor with one reading.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SensorReading {
     pub path: String,
-    /// When its group was read, ns since the Unix epoch.
+    /// The time of the read, ns since the Unix epoch.
     #[serde(serialize_with = "rfc3339")]
     pub time: i64,
-    /// The value in the sensor's unit; `None` for a gap.
+    /// In the sensor's unit; `None` for a gap.
     pub value: Option<Value>,
     pub unit: String,
 }
@@ -26,10 +26,10 @@ fn rfc3339<S: serde::Serializer>(time: &i64, serializer: S) -> Result<S::Ok, S::
     serializer.collect_str(&wholegrain_model::Timestamp(*time))
 }
 
-/// Everything read once, and what went wrong.
+/// One reading of every sensor, and the problems.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OnceReport {
-    /// The readings, group by group.
+    /// Ordered by group.
     pub readings: Vec<SensorReading>,
     pub notes: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub fn once(config: &Config) -> OnceReport {
     OnceReport { readings, notes }
 }
 
-/// For people: path, value, unit.
+/// The report for people: path, value, unit.
 pub fn text(once: &OnceReport) -> String {
     let width = once.readings.iter().map(|shown| shown.path.len()).max().unwrap_or(0);
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! The agent as a source of its own: what it costs and what it loses, under the group `agent`.
+//! The agent as a source: its costs and losses, in the group `agent`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,13 +19,12 @@ pub const NAME: &str = "agent";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SelfMetricsConfig {
-    /// The interval; the default one when left out.
+    /// `None`: the default interval.
     pub interval: Option<Interval>,
-    /// Added to the wall clock's multiples.
+    /// Added to the multiples on the wall clock.
     pub offset: Interval,
-    /// On the wall clock's multiples or free-running.
+    /// On multiples of the wall clock, or free-running.
     pub synchronous: bool,
-    /// Whether the agent samples itself.
     pub enabled: bool,
 }
 
@@ -46,12 +45,12 @@ impl SelfSource {
     }
 }
 
-/// Sensors before those of [`COUNTED`].
+/// The number of sensors before those of [`COUNTED`].
 const OWN: usize = 5;
 
 type CounterSensor = (&'static str, &'static str, bool, fn(&AgentCounters) -> &AtomicU64, &'static str);
 
-/// Name, unit, whether it is a counter, where it is, description.
+/// Name, unit, whether it is a counter, field, description.
 const COUNTED: &[CounterSensor] = &[
     ("agent/samples", "1", true, |c| &c.samples, "Samples taken, of all groups."),
     ("agent/missed_ticks", "1", true, |c| &c.missed, "Ticks that passed without a read."),
@@ -131,7 +130,7 @@ struct SelfReader {
     statm: Option<File>,
 }
 
-/// The second number of a `statm` line: resident pages (`proc(5)`).
+/// The resident pages: the second number of `statm` (proc(5)).
 fn resident_pages(statm: &[u8]) -> Option<i64> {
     let field = statm.split(|byte| *byte == b' ').nth(1)?;
     std::str::from_utf8(field).ok()?.parse().ok()
@@ -145,7 +144,7 @@ impl Reader for SelfReader {
         match self.statm.as_ref().map(|file| file.read_at(&mut buffer, 0)) {
             Some(Ok(length)) => {
                 if let Some(pages) = resident_pages(&buffer[..length]) {
-                    // SAFETY: asks for a constant of the system.
+                    // SAFETY: queries a constant of the system.
                     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
                     row.set_int(1, pages * page);
                 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-/// Tells the service manager how the agent fares.
+/// Notifies the service manager of the agent's state.
 #[derive(Debug)]
 pub struct ServiceNotifier {
     /// How often the watchdog is notified, if the service manager has one.
@@ -13,17 +13,17 @@ pub struct ServiceNotifier {
 }
 
 impl ServiceNotifier {
-    /// As the service manager asks for it in the environment.
+    /// Configured by the environment.
     pub fn new() -> Self {
         Self { watchdog: sd_notify::watchdog_enabled().map(|interval| interval / 2), last: None }
     }
 
-    /// The agent samples and answers.
+    /// The agent has started.
     pub fn ready(&self) {
         tell(&[NotifyState::Ready]);
     }
 
-    /// It reads its configuration again; [`Self::ready`] follows.
+    /// The agent reads its configuration again; [`Self::ready`] follows.
     pub fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -35,12 +35,12 @@ impl ServiceNotifier {
         tell(&[NotifyState::Stopping]);
     }
 
-    /// How often [`Self::alive`] is to be called, at least.
+    /// The longest time between calls of [`Self::alive`].
     pub fn every(&self) -> Option<Duration> {
         self.watchdog.map(|every| every / 2)
     }
 
-    /// Says that the manager's thread is alive, if it is time to.
+    /// Notifies the watchdog if it is due.
     pub fn alive(&mut self, now: Instant) {
         if let Some(every) = self.watchdog
             && self.last.is_none_or(|last| now.saturating_duration_since(last) >= every)

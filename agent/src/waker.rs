@@ -1,11 +1,11 @@
-//! Wakes a thread that waits in `poll(2)`: writes a byte to a socket pair, which a signal handler can do too.
+//! Wakes a thread that waits in `poll(2)` by a byte in a socket pair, which a signal handler can write too.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// One thread waits for it, any thread can wake it.
+/// One thread waits, any thread wakes it.
 #[derive(Debug)]
 pub struct Waker {
     inside: UnixStream,
@@ -20,7 +20,7 @@ impl Waker {
         Ok(Self { inside, outside })
     }
 
-    /// Ends the wait, the present one or the next. Several calls before the wait count as one.
+    /// Ends the present wait or the next one. Several calls before the wait count as one.
     pub fn wake(&self) {
         let _ = (&self.outside).write(&[1]);
     }
@@ -30,20 +30,20 @@ impl Waker {
         self.outside.try_clone()
     }
 
-    /// For a `poll(2)` together with other descriptors: readable once woken.
+    /// For a `poll(2)` with other descriptors: readable after a wake-up.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inside.as_fd()
     }
 
-    /// Takes all wake-ups that wait.
+    /// Clears all wake-ups.
     pub fn reset(&self) {
         let mut bytes = [0; 64];
         while (&self.inside).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
     }
 
-    /// Waits until it is woken or the time is up, and resets it.
+    /// Waits for a wake-up or the timeout, and clears the wake-up.
     pub fn wait(&self, timeout: Duration) {
-        // Rounded up: a wait that ends early would start again and again.
+        // Rounded up: a wait that ends early would be repeated at once.
         let ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
         let mut inside = libc::pollfd { fd: self.inside.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.

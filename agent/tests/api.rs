@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use support::{Agent, free_port, parse_answer, wait_for};
-use wholegrain_agent::cache;
 use wholegrain_model::{Pattern, Value};
 
 const TESTER: &str = "[sources.tester]\nsensors = 3\nshape = \"counter\"\namplitude = 1\ninterval = \"5ms\"\n";
@@ -21,7 +20,7 @@ fn counted(agent: &Agent) -> Vec<i64> {
     let mut values = Vec::new();
     let pattern = [Pattern::new("/n1/tester/0").unwrap()];
     let done: Result<(), std::convert::Infallible> =
-        cache::history(&agent.state, &pattern, i64::MIN, i64::MAX, |_, _, readings| {
+        agent.handles.readings.history(&pattern, i64::MIN, i64::MAX, |_, _, readings| {
             values.extend(readings.iter().map(|(_, value)| match value {
                 Some(Value::Int(value)) => *value,
                 other => panic!("{other:?} where a number should be"),
@@ -33,14 +32,14 @@ fn counted(agent: &Agent) -> Vec<i64> {
 }
 
 fn samples(agent: &Agent, group: &str) -> u64 {
-    agent.state.registry.find(group).map_or(0, |group| group.stats.samples.load(Ordering::Relaxed))
+    agent.handles.registry.find(group).map_or(0, |group| group.stats.samples.load(Ordering::Relaxed))
 }
 
 #[test]
 fn questions() {
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &format!("{HEAD}{TESTER}"));
-    wait_for("samples", || samples(&agent, "tester") > 50 && agent.state.cache.size().0 > 1);
+    wait_for("samples", || samples(&agent, "tester") > 50 && agent.handles.cache.size().0 > 1);
     let (status, answer) = agent.ask("GET", "/v1/status");
     assert_eq!((status, answer["name"].as_str(), answer["prefix"].as_str()), (200, Some("n1"), Some("/n1")));
     assert_eq!(answer["server"]["state"], "off");
@@ -118,17 +117,17 @@ fn a_reload_keeps_what_did_not_change_ticking() {
         fs::write(dir.path().join("agent.toml"), procfs(interval)).unwrap();
         let (status, answer) = agent.ask("POST", "/v1/reload");
         assert_eq!((status, answer.get("needs_restart")), (200, None), "{answer}");
-        let meminfo = agent.state.registry.find("meminfo").unwrap();
+        let meminfo = agent.handles.registry.find("meminfo").unwrap();
         assert_eq!(meminfo.ticking.interval.to_string(), interval);
     }
-    let tester = agent.state.registry.find("tester").unwrap();
+    let tester = agent.handles.registry.find("tester").unwrap();
     wait_for("the rest", || samples(&agent, "tester") > 300);
     let values = counted(&agent);
     // The counter counts reads: with another reader it would start at 0 again, with a lost sample there would be a hole.
     assert_eq!(values, (values[0]..values[0] + values.len() as i64).collect::<Vec<_>>());
     assert_eq!(values[0], 0, "from the very first sample on");
     assert_eq!(tester.stats.overruns.load(Ordering::Relaxed), 0);
-    let meminfo = agent.state.registry.find("meminfo").unwrap();
+    let meminfo = agent.handles.registry.find("meminfo").unwrap();
     assert!(meminfo.stats.samples.load(Ordering::Relaxed) > 0);
     agent.stop();
 }
@@ -137,7 +136,7 @@ fn a_reload_keeps_what_did_not_change_ticking() {
 fn a_reload_with_an_error_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &format!("{HEAD}{TESTER}"));
-    let group = agent.state.registry.find("tester").unwrap();
+    let group = agent.handles.registry.find("tester").unwrap();
     fs::write(dir.path().join("agent.toml"), format!("{HEAD}{TESTER}intervall = \"1s\"\n")).unwrap();
     let (status, answer) = agent.ask("POST", "/v1/reload");
     let error = answer["error"].as_str().unwrap();
@@ -148,7 +147,7 @@ fn a_reload_with_an_error_changes_nothing() {
         ),
         "{error}"
     );
-    assert!(Arc::ptr_eq(&group, &agent.state.registry.find("tester").unwrap()));
+    assert!(Arc::ptr_eq(&group, &agent.handles.registry.find("tester").unwrap()));
     let before = samples(&agent, "tester");
     wait_for("ticks", || samples(&agent, "tester") > before + 5);
     agent.stop();
@@ -180,7 +179,7 @@ fn a_reload_says_what_it_cannot_do() {
     assert_eq!(agent.ask("GET", "/v1/log").1["level"], "debug", "a level needs no restart");
     let (_, answer) = agent.ask("POST", "/v1/reload");
     assert_eq!(answer["needs_restart"], serde_json::json!(["prefix"]), "as long as it is so");
-    assert!(agent.state.registry.find("tester").is_none(), "a source that is no more in the file is no more sampled");
+    assert!(agent.handles.registry.find("tester").is_none(), "a source that is no more in the file is no more sampled");
     agent.stop();
 }
 
@@ -191,12 +190,12 @@ fn stop_start_and_another_interval() {
         Agent::start(dir.path(), &format!("{HEAD}{TESTER}[sources.procfs]\ngroups = [\"meminfo\", \"net/dev\"]\n"));
     wait_for("samples", || samples(&agent, "tester") > 5);
     assert_eq!(agent.ask("POST", "/v1/groups/net%2Fdev/interval?value=7ms").0, 200);
-    let group = agent.state.registry.find("net/dev").unwrap();
+    let group = agent.handles.registry.find("net/dev").unwrap();
     wait_for("samples at the new interval", || group.ring.head() > 20);
     let mut copy = Default::default();
     assert!(group.ring.newest(&mut copy) && copy.interval_ns == 7_000_000);
     assert_eq!(agent.ask("POST", "/v1/sources/procfs/stop").0, 200);
-    assert!(agent.state.registry.find("net/dev").is_none());
+    assert!(agent.handles.registry.find("net/dev").is_none());
     let (_, answer) = agent.ask("GET", "/v1/sources");
     let state = |answer: &serde_json::Value| {
         let sources = answer["sources"].as_array().unwrap();
@@ -224,7 +223,7 @@ fn a_file_that_vanishes_gives_gaps_and_is_read_again_when_it_is_back() {
     let agent = Agent::start(dir.path(), &text);
     let newest = || agent.ask("GET", "/v1/newest?pattern=MemFree").1["readings"][0]["value"].clone();
     wait_for("a value", || newest() == serde_json::json!(512_000));
-    let group = agent.state.registry.find("meminfo").unwrap();
+    let group = agent.handles.registry.find("meminfo").unwrap();
     assert_eq!(group.stats.gaps.load(Ordering::Relaxed), 0);
     for bad in ["", "MemTotal: what?\n\u{0}\n"] {
         fs::write(proc.join("meminfo"), bad).unwrap();

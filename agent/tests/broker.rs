@@ -23,7 +23,7 @@ fn schemas_and_batches_arrive_and_are_what_was_sampled() {
         let (broker, dir) = (Broker::start(), tempfile::tempdir().unwrap());
         let mut listener = broker.listener();
         let agent = Agent::start(dir.path(), &config(broker.port, version));
-        let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+        let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
         arrived.listen(&mut listener, "thirty batches", |arrived| arrived.batches.len() >= 30);
         assert_eq!(arrived.orphans, 0, "a schema comes before the first batch that needs it");
         let last = arrived.batches.iter().map(|(_, seq, _)| *seq).max().unwrap();
@@ -66,7 +66,7 @@ fn a_server_away_longer_than_the_memory_gets_everything_in_order() {
     let (broker, dir) = (Broker::start(), tempfile::tempdir().unwrap());
     let line = Line::to(broker.port, Mode::Cut);
     let agent = Agent::start(dir.path(), &config(line.port, &format!("queue_bytes_max = \"64KiB\"\n{SPOOL}")));
-    let counters = agent.state.counters.clone();
+    let counters = agent.handles.counters.clone();
     wait_for("the spool to fill", || {
         let queued = counters.queue_bytes.load(Ordering::Relaxed);
         assert!(queued <= 64 << 10, "the memory keeps its bound: {queued}");
@@ -75,7 +75,7 @@ fn a_server_away_longer_than_the_memory_gets_everything_in_order() {
     assert!(counters.spool_bytes.load(Ordering::Relaxed) > 0);
     let mut listener = broker.listener();
     line.set(Mode::Through);
-    let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+    let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
     // Everything that was sampled until the line was whole again.
     let last = counters.batches.load(Ordering::Relaxed);
     arrived.listen(&mut listener, "everything", |arrived| arrived.has_all(boot, last));
@@ -102,11 +102,11 @@ fn a_server_that_hangs_does_not_stop_the_sampling_and_gets_everything_later() {
         dir.path(),
         &config(line.port, &format!("queue_bytes_max = \"64KiB\"\nkeep_alive = \"1s\"\n{SPOOL}")),
     );
-    let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+    let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
     arrived.listen(&mut listener, "the first batches", |arrived| arrived.batches.len() > 5);
     line.set(Mode::Hang);
-    let counters = agent.state.counters.clone();
-    let group = agent.state.registry.find("tester").unwrap();
+    let counters = agent.handles.counters.clone();
+    let group = agent.handles.registry.find("tester").unwrap();
     let (samples, missed) = (group.stats.samples.load(Ordering::Relaxed), group.stats.missed.load(Ordering::Relaxed));
     wait_for("batches on the disk", || counters.spooled.load(Ordering::Relaxed) >= 50);
     let ticks =
@@ -114,7 +114,7 @@ fn a_server_that_hangs_does_not_stop_the_sampling_and_gets_everything_later() {
     assert!(ticks >= 100, "sampling goes on: {ticks} ticks");
     assert_eq!(counters.overruns.load(Ordering::Relaxed), 0, "and so does encoding");
     line.set(Mode::Cut);
-    wait_for("the agent to notice", || agent.state.link().state != "connected");
+    wait_for("the agent to notice", || agent.handles.status.link().state != "connected");
     line.set(Mode::Through);
     let last = counters.batches.load(Ordering::Relaxed);
     arrived.listen(&mut listener, "everything", |arrived| arrived.has_all(boot, last));
@@ -129,7 +129,7 @@ fn what_is_unsent_at_the_end_waits_on_the_disk_for_the_next_start() {
     let line = Line::to(broker.port, Mode::Cut);
     let text = config(line.port, SPOOL);
     let agent = Agent::start(dir.path(), &text);
-    let (boot, counters) = (agent.state.boot_ns, agent.state.counters.clone());
+    let (boot, counters) = (agent.handles.identity.boot_ns, agent.handles.counters.clone());
     wait_for("some batches", || counters.batches.load(Ordering::Relaxed) >= 20);
     agent.stop();
     let last = counters.batches.load(Ordering::Relaxed);
@@ -137,7 +137,7 @@ fn what_is_unsent_at_the_end_waits_on_the_disk_for_the_next_start() {
     let mut listener = broker.listener();
     line.set(Mode::Through);
     let second = Agent::start(dir.path(), &text);
-    assert_ne!(second.state.boot_ns, boot);
+    assert_ne!(second.handles.identity.boot_ns, boot);
     let mut arrived = Arrived::default();
     arrived.listen(&mut listener, "the first run's batches", |arrived| arrived.has_all(boot, last));
     assert_eq!(arrived.orphans, 0);
@@ -152,7 +152,7 @@ fn without_a_spool_the_oldest_are_dropped_and_counted() {
         .replace("sensors = 20", "sensors = 500")
         .replace("counter", "noise");
     let agent = Agent::start(dir.path(), &text);
-    let counters = agent.state.counters.clone();
+    let counters = agent.handles.counters.clone();
     wait_for("drops", || counters.dropped.load(Ordering::Relaxed) >= 10);
     // A batch is counted before the oldest make room for it.
     wait_for("the bound", || counters.queue_bytes.load(Ordering::Relaxed) <= 64 << 10);
@@ -166,10 +166,10 @@ fn the_last_samples_are_sent_before_the_end() {
     let mut listener = broker.listener();
     let text = config(broker.port, "send = \"burst\"\nbursts_per_minute = 1\n");
     let agent = Agent::start(dir.path(), &text);
-    wait_for("a connection", || agent.state.link().state == "connected");
-    let counters = agent.state.counters.clone();
+    wait_for("a connection", || agent.handles.status.link().state == "connected");
+    let counters = agent.handles.counters.clone();
     wait_for("some batches", || counters.batches.load(Ordering::Relaxed) >= 10);
-    let (boot, group) = (agent.state.boot_ns, agent.state.registry.find("tester").unwrap());
+    let (boot, group) = (agent.handles.identity.boot_ns, agent.handles.registry.find("tester").unwrap());
     agent.stop();
     assert_eq!(group.encoded.load(Ordering::Relaxed), group.ring.head(), "every sample was encoded");
     let (last, mut arrived) = (counters.batches.load(Ordering::Relaxed), Arrived::default());
@@ -197,8 +197,8 @@ fn a_layout_that_changes_in_the_middle_of_a_batch_mixes_nothing_up() {
         broker.port
     );
     let agent = Agent::start(dir.path(), &text);
-    let stats = agent.state.registry.find("meminfo").unwrap().stats.clone();
-    let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+    let stats = agent.handles.registry.find("meminfo").unwrap().stats.clone();
+    let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
     for (round, layout) in layouts.iter().cycle().take(3).enumerate() {
         write(layout);
         let before = arrived.batches.len();

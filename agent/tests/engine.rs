@@ -8,25 +8,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::wait_for;
-use wholegrain_agent::Config;
 use wholegrain_agent::encoder::Encoder;
 use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, GroupStart, Sampled, Sampler, SamplerChange, clock};
-use wholegrain_agent::state::AgentState;
+use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
 use wholegrain_transport::payload::read_header;
 
-fn state() -> Arc<AgentState> {
+fn handles() -> AgentHandles {
     let config = Config::parse(Path::new("a.toml"), "name = \"n1\"\n", Path::new(".")).unwrap();
-    Arc::new(AgentState::new(&config).unwrap())
+    AgentHandles::new(&config).unwrap()
 }
 
-fn group(state: &AgentState, name: &str, interval: Interval) -> Arc<Group> {
-    let schema = Schema::new(state.prefix.clone(), name, vec![SensorDef::gauge(name, "1", "")]).unwrap();
+fn group(handles: &AgentHandles, name: &str, interval: Interval) -> Arc<Group> {
+    let schema = Schema::new(handles.identity.prefix.clone(), name, vec![SensorDef::gauge(name, "1", "")]).unwrap();
     let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
     let group = Arc::new(Group::new("test", "n1", schema, ticking, true, Interval::from_s(1), Arc::default()));
-    state.registry.add(group.clone());
+    handles.registry.add(group.clone());
     group
 }
 
@@ -49,11 +48,11 @@ impl Reader for Counts {
 
 #[test]
 fn a_device_that_hangs_delays_nobody_else_and_is_left_behind() {
-    let state = state();
-    let (good, bad) = (group(&state, "good", Interval::from_ms(1)), group(&state, "bad", Interval::from_ms(1)));
+    let handles = handles();
+    let (good, bad) = (group(&handles, "good", Interval::from_ms(1)), group(&handles, "bad", Interval::from_ms(1)));
     let hangs = Arc::new(AtomicBool::new(true));
-    let mut fast = Sampler::start("fast", state.counters.clone(), true).unwrap();
-    let mut own = Sampler::start("own", state.counters.clone(), false).unwrap();
+    let mut fast = Sampler::start("fast", handles.counters.clone(), true).unwrap();
+    let mut own = Sampler::start("own", handles.counters.clone(), false).unwrap();
     fast.add(Sampled::new(good.clone(), Box::new(Counts { count: 0, hangs: Arc::default() })));
     own.add(Sampled::new(bad.clone(), Box::new(Counts { count: 0, hangs: hangs.clone() })));
     wait_for("the good one's ticks", || good.ring.head() > 200);
@@ -66,10 +65,10 @@ fn a_device_that_hangs_delays_nobody_else_and_is_left_behind() {
 
 #[test]
 fn a_late_reader_counts_what_it_missed() {
-    let state = state();
-    let slow = group(&state, "slow", Interval::from_ms(1));
+    let handles = handles();
+    let slow = group(&handles, "slow", Interval::from_ms(1));
     let hangs = Arc::new(AtomicBool::new(false));
-    let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
+    let mut sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
     sampler.add(Sampled::new(slow.clone(), Box::new(Counts { count: 0, hangs: hangs.clone() })));
     wait_for("some ticks", || slow.ring.head() > 10);
     hangs.store(true, Ordering::Release);
@@ -84,9 +83,9 @@ fn a_late_reader_counts_what_it_missed() {
 
 #[test]
 fn a_command_does_not_wait_for_an_hour() {
-    let state = state();
-    let hourly = group(&state, "hourly", Interval::from_s(3600));
-    let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
+    let handles = handles();
+    let hourly = group(&handles, "hourly", Interval::from_s(3600));
+    let mut sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
     sampler.add(Sampled::new(hourly.clone(), Box::new(Counts { count: 0, hangs: Arc::default() })));
     let start = Instant::now();
     let often = TickSchedule { interval: Interval::from_ms(1), ..hourly.ticking };
@@ -99,12 +98,12 @@ fn a_command_does_not_wait_for_an_hour() {
 
 #[test]
 fn what_leaves_a_group_before_its_first_sample_is_sampled_at_once_too() {
-    let state = state();
+    let handles = handles();
     let [first, moved, replaced, ticking] =
-        ["first", "moved", "replaced", "ticking"].map(|name| group(&state, name, Interval::from_s(3600)));
+        ["first", "moved", "replaced", "ticking"].map(|name| group(&handles, name, Interval::from_s(3600)));
     let sampled =
         |group: &Arc<Group>| Sampled::new(group.clone(), Box::new(Counts { count: 0, hangs: Arc::default() }));
-    let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
+    let mut sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
     let mut change = SamplerChange::new();
     change.add(sampled(&first), GroupStart::AtOnce);
     change.add(sampled(&moved), GroupStart::InStepWith(first.id));
@@ -119,34 +118,34 @@ fn what_leaves_a_group_before_its_first_sample_is_sampled_at_once_too() {
 
 #[test]
 fn an_encoder_that_comes_too_late_counts_what_was_overwritten() {
-    let state = state();
-    let group = group(&state, "g", Interval::from_ms(100));
-    let mut encoder = Encoder::new(state.clone());
+    let handles = handles();
+    let group = group(&handles, "g", Interval::from_ms(100));
+    let mut encoder = Encoder::new(handles.encoder());
     let push =
         |from: i64, to: i64| (from..to).for_each(|n| group.ring.push(n * 100_000_000, 100_000_000, &[n as u64], &[0]));
     let capacity = group.ring.capacity() as i64;
     push(0, 5);
     encoder.pass(true);
-    assert_eq!(state.counters.overruns.load(Ordering::Relaxed), 0);
+    assert_eq!(handles.counters.overruns.load(Ordering::Relaxed), 0);
     push(5, 5 + capacity + 7);
     encoder.pass(true);
-    assert_eq!(state.counters.overruns.load(Ordering::Relaxed), 7, "each is counted");
+    assert_eq!(handles.counters.overruns.load(Ordering::Relaxed), 7, "each is counted");
     assert_eq!(group.encoded.load(Ordering::Relaxed), group.ring.head());
-    assert_eq!(state.counters.batches.load(Ordering::Relaxed), 2, "and the numbers of batches have no hole");
+    assert_eq!(handles.counters.batches.load(Ordering::Relaxed), 2, "and the numbers of batches have no hole");
 }
 
 #[test]
 fn a_changed_interval_ends_a_batch() {
     let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\n";
     let config = Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap();
-    let state = Arc::new(AgentState::new(&config).unwrap());
-    let group = group(&state, "g", Interval::from_ms(100));
+    let handles = AgentHandles::new(&config).unwrap();
+    let group = group(&handles, "g", Interval::from_ms(100));
     for n in 0..6 {
         group.ring.push(n * 100, if n < 4 { 100 } else { 50 }, &[n as u64], &[0]);
     }
-    Encoder::new(state.clone()).pass(true);
+    Encoder::new(handles.encoder()).pass(true);
     let mut batches = std::collections::VecDeque::new();
-    state.outbox.take(&mut batches, 0);
+    handles.queue.take(&mut batches, 0);
     let headers: Vec<_> = batches.iter().map(|batch| read_header(&batch.payload).unwrap()).collect();
     let shown: Vec<_> = headers.iter().map(|(header, span)| (header.seq, header.interval_ns, span.samples)).collect();
     assert_eq!(shown, [(1, 100, 4), (2, 50, 2)]);
@@ -155,19 +154,19 @@ fn a_changed_interval_ends_a_batch() {
 #[test]
 fn a_group_whose_old_thread_hangs_is_encoded_and_one_that_was_retimed_waits_for_its_past() {
     let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\n";
-    let state = Arc::new(AgentState::new(&Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap()).unwrap());
-    let mut encoder = Encoder::new(state.clone());
+    let handles = AgentHandles::new(&Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap()).unwrap();
+    let mut encoder = Encoder::new(handles.encoder());
     let row = |group: &Group, time: i64| group.ring.push(time, 100_000_000, &[time as u64], &[0]);
     let mut sent = || {
         encoder.pass(true);
         let mut batches = std::collections::VecDeque::new();
-        state.outbox.take(&mut batches, 0);
+        handles.queue.take(&mut batches, 0);
         batches.iter().map(|batch| batch.first).collect::<Vec<_>>()
     };
-    let old = group(&state, "g", Interval::from_ms(100));
+    let old = group(&handles, "g", Interval::from_ms(100));
     row(&old, 1);
-    state.registry.retire(old.id);
-    let new = group(&state, "g", Interval::from_ms(100));
+    handles.registry.retire(old.id);
+    let new = group(&handles, "g", Interval::from_ms(100));
     assert_eq!(sent(), [1], "what the old one has, sealed or not");
     // The old thread hangs in its device and never seals its group.
     row(&new, 2);
@@ -176,5 +175,5 @@ fn a_group_whose_old_thread_hangs_is_encoded_and_one_that_was_retimed_waits_for_
     old.sealed.store(true, Ordering::Release);
     row(&new, 4);
     assert_eq!(sent(), [3, 4], "the past goes first");
-    assert!(state.registry.draining().is_empty());
+    assert!(handles.registry.draining().is_empty());
 }

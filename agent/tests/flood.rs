@@ -132,7 +132,7 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
     });
     assert!(own.iter().all(|name| samples(name).unwrap().1 == 0), "no gap: {:?}", agent.groups());
     let log = agent.log();
-    assert!(!log.contains("is gone") && !log.contains("Too many open files"), "{log}");
+    assert!(!log.contains("is removed") && !log.contains("Too many open files"), "{log}");
     assert_eq!(log.matches("is not read:").count(), 1, "logged once in ten minutes: {log}");
     for n in 0..200 {
         fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap();
@@ -150,7 +150,7 @@ fn without_descriptors_the_nodes_groups_stay() {
     for n in 0..120 {
         fill(&of_user(dir.path(), 1000, n), true, 3);
     }
-    wait_for("a look without descriptors", || agent.log().contains("too few file descriptors to look at the system"));
+    wait_for("a discovery without descriptors", || agent.log().contains("too few file descriptors to discover groups"));
     for n in 0..120 {
         fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap();
     }
@@ -160,7 +160,7 @@ fn without_descriptors_the_nodes_groups_stay() {
         assert!(groups.iter().any(|group| group.0 == name), "{name} is there: {groups:?}");
     }
     let log = agent.log();
-    assert!(!log.contains("is gone"), "{log}");
+    assert!(!log.contains("is removed"), "{log}");
 }
 
 #[test]

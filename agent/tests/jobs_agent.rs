@@ -36,12 +36,12 @@ fn end(dir: &Path, id: &str) {
 }
 
 fn group(agent: &Agent, name: &str) -> Arc<Group> {
-    wait_for(name, || agent.state.registry.find(name).is_some());
-    agent.state.registry.find(name).unwrap()
+    wait_for(name, || agent.handles.registry.find(name).is_some());
+    agent.handles.registry.find(name).unwrap()
 }
 
 fn of_jobs(agent: &Agent) -> Vec<String> {
-    let live = agent.state.registry.live();
+    let live = agent.handles.registry.live();
     live.iter().map(|group| group.name().to_owned()).filter(|name| name.starts_with("job/")).collect()
 }
 
@@ -82,7 +82,7 @@ fn jobs_come_and_go_with_the_configuration_and_nothing_else_is_touched() {
     assert!(Arc::ptr_eq(&group(&agent, "job/7/5ms"), &fast), "a reload that changes nothing touches nothing");
     fs::write(dir.path().join("agent.toml"), &without).unwrap();
     assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
-    assert!(of_jobs(&agent).is_empty() && agent.state.jobs().jobs.is_empty());
+    assert!(of_jobs(&agent).is_empty() && agent.handles.jobs.get().jobs.is_empty());
     assert!(Arc::ptr_eq(&group(&agent, "tester"), &tester));
     agent.stop();
 }
@@ -97,20 +97,18 @@ fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
     let done = agent.manager_handle.execute_jobs(rule("pids/*", "1ms", Some(Interval::from_ms(1500)))).unwrap();
     assert_eq!(done.jobs, ["7"]);
     assert_eq!(of_jobs(&agent), ["job/7/1ms", "job/7/1s"], "at once");
-    let view = agent.state.jobs();
+    let view = agent.handles.jobs.get();
     let metric = view.jobs[0].metrics.iter().find(|metric| metric.name == "pids/current").unwrap();
     assert_eq!((metric.interval_ns, metric.group.as_deref()), (Some(1_000_000), Some("job/7/1ms")));
     // What nobody asked for goes on where it was; its newest value is there before its next tick.
     let now = group(&agent, "job/7/1s");
-    assert!(
-        now.schema.len() + 1 == slow.schema.len() && wholegrain_agent::cache::newest_row(&agent.state, &now).is_some()
-    );
+    assert!(now.schema.len() + 1 == slow.schema.len() && agent.handles.readings.newest_row(&now).is_some());
     wait_for("the end of the rule", || of_jobs(&agent) == ["job/7/1s"]);
     assert_eq!(group(&agent, "job/7/1s").schema, slow.schema);
     let (status, answer) = agent.ask("POST", "/v1/groups/job%2F7%2F1s/interval?value=5s");
     assert!(status == 422 && answer["error"].as_str().unwrap().contains("rules"), "{status} {answer}");
     end(dir.path(), "7");
-    wait_for("the end of the job", || of_jobs(&agent).is_empty() && agent.state.jobs().jobs.is_empty());
+    wait_for("the end of the job", || of_jobs(&agent).is_empty() && agent.handles.jobs.get().jobs.is_empty());
     agent.stop();
 }
 
@@ -122,7 +120,7 @@ fn a_source_is_stopped_and_started_at_both_scopes() {
     group(&agent, "job/7/1s");
     assert_eq!(agent.ask("POST", "/v1/sources/cgroup/stop").0, 200);
     assert!(of_jobs(&agent).is_empty());
-    assert_eq!(agent.state.jobs().jobs.len(), 1, "the job is still known");
+    assert_eq!(agent.handles.jobs.get().jobs.len(), 1, "the job is still known");
     assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
     assert!(of_jobs(&agent).is_empty(), "what was stopped stays so");
     assert_eq!(agent.ask("POST", "/v1/sources/cgroup/start").0, 200);

@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::wait_for;
-use wholegrain_agent::Config;
+use wholegrain_agent::batch::EncodedBatch;
 use wholegrain_agent::encoder::EncoderThread;
 use wholegrain_agent::engine::ring::RowCopy;
 use wholegrain_agent::engine::{Group, Sampler, clock};
-use wholegrain_agent::jobs::groups::{JobGroups, JobSourceHandle, JobsContext};
+use wholegrain_agent::jobs::groups::{JobGroups, JobSourceHandle};
 use wholegrain_agent::jobs::rules::{RawRule, Rules, RulesConfig};
 use wholegrain_agent::jobs::tracker::{Job, JobEvent};
 use wholegrain_agent::jobs::{Accumulation, CallerIdentity, JobsAction, JobsCommand, Role};
-use wholegrain_agent::state::AgentState;
+use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, SensorDef, Value};
 use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
 use wholegrain_sources::{Reader, Reading, Row, Slot};
@@ -129,7 +129,7 @@ fn job(id: &str) -> Arc<Job> {
 /// The engine with jobs, without a tracker and a manager.
 struct Bench {
     world: Arc<World>,
-    state: Arc<AgentState>,
+    handles: AgentHandles,
     sampler: Sampler,
     encoder: EncoderThread,
     jobs: JobGroups,
@@ -140,35 +140,27 @@ impl Bench {
     fn new(parts: &[(&'static str, usize)]) -> Self {
         let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\nqueue_bytes_max = \"256MiB\"\nsend_interval = \"100ms\"\n";
         let config = Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap();
-        let state = Arc::new(AgentState::new(&config).unwrap());
+        let handles = AgentHandles::new(&config).unwrap();
         let world = Arc::new(World::default());
         let (events, receiver) = channel();
         let (rules, _) = Rules::open(&RulesConfig::default(), None, clock::real());
         let source: Box<dyn JobSource> = Box::new(TestSource { world: world.clone(), parts: parts.to_vec() });
-        let jobs = JobGroups::new(
-            receiver,
-            rules,
-            vec![JobSourceHandle::new("absent", None), JobSourceHandle::new("made", Some(source))],
-        );
-        let sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
-        let encoder = EncoderThread::start(state.clone()).unwrap();
-        Self { world, state, sampler, encoder, jobs, events }
+        let sources = vec![JobSourceHandle::new("absent"), JobSourceHandle::started("made", Ok(source))];
+        let jobs = JobGroups::new(handles.job_groups(), receiver, rules, sources);
+        let sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
+        let encoder = EncoderThread::start(handles.encoder()).unwrap();
+        Self { world, handles, sampler, encoder, jobs, events }
     }
 
-    fn with<T>(&mut self, f: impl FnOnce(&mut JobGroups, &mut JobsContext<'_>, i64) -> T) -> T {
-        let send_interval = self.state.send_interval();
-        let result = f(
-            &mut self.jobs,
-            &mut JobsContext { state: &self.state, fast: &mut self.sampler, send_interval },
-            clock::real(),
-        );
+    fn with<T>(&mut self, f: impl FnOnce(&mut JobGroups, &mut Sampler, i64) -> T) -> T {
+        let result = f(&mut self.jobs, &mut self.sampler, clock::real());
         self.encoder.wake();
         result
     }
 
     fn round(&mut self) -> bool {
         self.sampler.collect();
-        self.with(|jobs, context, now| jobs.round(context, now))
+        self.with(|jobs, sampler, now| jobs.round(sampler, now))
     }
 
     fn tell(&mut self, event: JobEvent) {
@@ -187,25 +179,25 @@ impl Bench {
         };
         let who = CallerIdentity { name: "test".to_owned(), role: Role::Admin, uid: None, user: None, pid: None };
         let command = JobsCommand { who, order: JobsAction::Add(rule) };
-        self.with(|jobs, context, now| jobs.execute(&command, context, now)).unwrap();
+        self.with(|jobs, sampler, now| jobs.execute(&command, sampler, now)).unwrap();
     }
 
     fn groups(&self) -> Vec<String> {
-        self.state.registry.live().iter().map(|group| group.name().to_owned()).collect()
+        self.handles.registry.live().iter().map(|group| group.name().to_owned()).collect()
     }
 
     fn group(&self, name: &str) -> Arc<Group> {
-        self.state.registry.find(name).unwrap_or_else(|| panic!("no group {name} among {:?}", self.groups()))
+        self.handles.registry.find(name).unwrap_or_else(|| panic!("no group {name} among {:?}", self.groups()))
     }
 
     /// Ends everything; the batches that were made.
-    fn finish(self) -> (Arc<AgentState>, Arc<World>, VecDeque<Arc<wholegrain_agent::state::EncodedBatch>>) {
+    fn finish(self) -> (AgentHandles, Arc<World>, VecDeque<Arc<EncodedBatch>>) {
         self.jobs.finish(Duration::from_secs(60));
         assert!(self.sampler.join(Duration::from_secs(60)));
         self.encoder.finish();
         let mut batches = VecDeque::new();
-        self.state.outbox.take(&mut batches, 0);
-        (self.state, self.world, batches)
+        self.handles.queue.take(&mut batches, 0);
+        (self.handles, self.world, batches)
     }
 }
 
@@ -225,7 +217,7 @@ impl TestRandom {
 type Came = (i64, i64, i64);
 
 /// For each metric below `job`, the passes that came: a sample is one, a window is those from its least to its greatest.
-fn passes(batches: &VecDeque<Arc<wholegrain_agent::state::EncodedBatch>>, job: &str) -> BTreeMap<String, Vec<Came>> {
+fn passes(batches: &VecDeque<Arc<EncodedBatch>>, job: &str) -> BTreeMap<String, Vec<Came>> {
     let mut all: BTreeMap<String, Vec<Came>> = BTreeMap::new();
     for encoded in batches {
         let batch = decode_batch(&encoded.payload, &encoded.schema).unwrap();
@@ -304,8 +296,8 @@ fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
     }
     let from = everywhere.passes.load(Ordering::Acquire);
     wait_for("the last ticks", || everywhere.passes.load(Ordering::Acquire) > from + 50);
-    let (state, world, batches) = bench.finish();
-    let lost = state.counters.overruns.load(Ordering::Relaxed) as i64;
+    let (handles, world, batches) = bench.finish();
+    let lost = handles.counters.overruns.load(Ordering::Relaxed) as i64;
     let last = world.passes.load(Ordering::Acquire);
     let all = passes(&batches, "J");
     assert!(last > 500, "{last} passes");
@@ -334,18 +326,21 @@ fn a_job_is_read_at_once_and_nothing_is_left_of_it_when_it_ends() {
     bench.tell(JobEvent::Began(job("J1")));
     bench.tell(JobEvent::Began(job("J2")));
     assert_eq!(bench.groups(), ["job/J1/1h", "job/J1/1h-apart", "job/J2/1h", "job/J2/1h-apart"]);
-    let groups = bench.state.registry.live();
+    let groups = bench.handles.registry.live();
     wait_for("the first samples, which wait for no tick", || groups.iter().all(|group| group.ring.head() == 1));
-    assert_eq!(bench.state.jobs().jobs.iter().map(|job| job.record.job.as_str()).collect::<Vec<_>>(), ["J1", "J2"]);
+    assert_eq!(
+        bench.handles.jobs.get().jobs.iter().map(|job| job.record.job.as_str()).collect::<Vec<_>>(),
+        ["J1", "J2"]
+    );
     bench.tell(JobEvent::Ended(job("J1")));
     assert_eq!(bench.groups(), ["job/J2/1h", "job/J2/1h-apart"]);
-    assert_eq!((bench.state.jobs().jobs.len(), bench.world.forgotten.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((bench.handles.jobs.get().jobs.len(), bench.world.forgotten.load(Ordering::SeqCst)), (1, 1));
     bench.tell(JobEvent::Ended(job("J2")));
     wait_for("the end of all readers", || {
         bench.round();
         bench.world.readers.load(Ordering::SeqCst) == 0
     });
-    wait_for("the end of all groups", || bench.state.registry.draining().is_empty());
+    wait_for("the end of all groups", || bench.handles.registry.draining().is_empty());
     let (_, _, batches) = bench.finish();
     assert_eq!(batches.iter().map(|batch| batch.samples).sum::<usize>(), 4, "what was sampled was encoded");
 }
@@ -361,19 +356,25 @@ fn a_thousand_short_jobs_leave_nothing() {
             bench.tell(JobEvent::Ended(job(&format!("J{}", n - 20))));
         }
     }
-    assert_eq!((bench.jobs.len(), bench.state.registry.live().len()), (20, 60));
+    assert_eq!((bench.jobs.len(), bench.handles.registry.live().len()), (20, 60));
     (980..1000).for_each(|n| bench.tell(JobEvent::Ended(job(&format!("J{n}")))));
     wait_for("the end of all readers", || {
         bench.round();
         bench.world.readers.load(Ordering::SeqCst) == 0
     });
-    wait_for("the end of all groups", || bench.state.registry.draining().is_empty());
-    assert!(bench.jobs.is_empty() && bench.state.registry.live().is_empty() && bench.state.jobs().jobs.is_empty());
+    wait_for("the end of all groups", || bench.handles.registry.draining().is_empty());
+    assert!(
+        bench.jobs.is_empty() && bench.handles.registry.live().is_empty() && bench.handles.jobs.get().jobs.is_empty()
+    );
     assert_eq!(bench.world.forgotten.load(Ordering::SeqCst), 1000);
-    let (state, _, batches) = bench.finish();
+    let (handles, _, batches) = bench.finish();
     let raw: std::collections::HashSet<_> =
         batches.iter().filter(|batch| batch.topic.ends_with("/1s")).map(|batch| &batch.topic).collect();
-    assert_eq!((raw.len(), state.counters.overruns.load(Ordering::Relaxed)), (1000, 0), "each was read once at least");
+    assert_eq!(
+        (raw.len(), handles.counters.overruns.load(Ordering::Relaxed)),
+        (1000, 0),
+        "each was read once at least"
+    );
     assert!(batches.iter().filter(|batch| batch.topic.contains("-per-")).count() >= 1000, "and each window was sent");
     let sensors = |n: usize| {
         batches.iter().filter(|batch| batch.topic.ends_with("/1s")).nth(n).unwrap().schema.sensors().as_ptr()
@@ -389,7 +390,7 @@ fn an_interval_that_cannot_be_sustained_is_shown_as_such() {
     bench.rule("*", &["**"], "1ms", None);
     bench.rule("*", &["a/*"], "1h", None);
     bench.tell(JobEvent::Began(job("J")));
-    let achieved = |bench: &Bench, index: usize| bench.state.jobs().jobs[0].metrics[index].achieved;
+    let achieved = |bench: &Bench, index: usize| bench.handles.jobs.get().jobs[0].metrics[index].achieved;
     assert_eq!(achieved(&bench, 0), None, "not known yet");
     wait_for("what is achieved", || {
         bench.round();
@@ -452,13 +453,14 @@ fn a_source_is_stopped_and_started_beside_the_others() {
     };
     bench.rule("*", &["**"], "1ms", None);
     bench.tell(JobEvent::Began(job("J")));
-    bench.with(|jobs, context, now| jobs.start_source("absent", Ok(source(&other)), context, now));
-    let metrics = |bench: &Bench| bench.state.jobs().jobs[0].metrics.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
+    bench.with(|jobs, sampler, now| jobs.start_source("absent", Ok(source(&other)), sampler, now));
+    let metrics =
+        |bench: &Bench| bench.handles.jobs.get().jobs[0].metrics.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
     bench.round();
     assert_eq!(metrics(&bench), ["b/0", "b/1", "a/0", "a/1", "a/2"]);
     let group = bench.group("job/J/1ms");
     let (stats, opened) = (group.stats.clone(), bench.world.opened.load(Ordering::SeqCst));
-    assert_eq!(bench.with(|jobs, context, now| jobs.stop_source("absent", context, now)), Some(true));
+    assert_eq!(bench.with(|jobs, sampler, now| jobs.stop_source("absent", sampler, now)), Some(true));
     bench.round();
     assert_eq!((metrics(&bench).len(), bench.group("job/J/1ms").schema.len()), (3, 3));
     assert!(Arc::ptr_eq(&stats, &bench.group("job/J/1ms").stats), "the same group without those sensors");
@@ -468,7 +470,7 @@ fn a_source_is_stopped_and_started_beside_the_others() {
         other.readers.load(Ordering::SeqCst) == 0
     });
     assert_eq!(bench.jobs.notes_of("made"), ["nothing here has a name"], "reported once");
-    assert_eq!(bench.with(|jobs, context, now| jobs.stop_source("nothing", context, now)), None);
+    assert_eq!(bench.with(|jobs, sampler, now| jobs.stop_source("nothing", sampler, now)), None);
 }
 
 #[test]
@@ -481,7 +483,7 @@ fn windows_come_with_their_start_and_the_newest_value_stays_raw() {
     wait_for("windows", || group.ring.head() > 300);
     let mut row = RowCopy::default();
     assert!(group.ring.newest(&mut row) && row.get(0) > Some(300) && group.schema.len() == 3);
-    assert_eq!(bench.state.jobs().jobs[0].metrics[0].window_ns, Some(50_000_000));
+    assert_eq!(bench.handles.jobs.get().jobs[0].metrics[0].window_ns, Some(50_000_000));
     let (_, _, batches) = bench.finish();
     let mut starts = Vec::new();
     for encoded in &batches {

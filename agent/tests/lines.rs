@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use wholegrain_agent::Config;
 use wholegrain_agent::api::lines::{LINE_BYTES_MAX, LineService};
-use wholegrain_agent::cache;
+use wholegrain_agent::counters::AgentCounters;
 use wholegrain_agent::encoder::Encoder;
+use wholegrain_agent::engine::Group;
 use wholegrain_agent::engine::clock;
 use wholegrain_agent::jobs::{CallerIdentity, JobView, JobsView, Role};
-use wholegrain_agent::state::AgentState;
+use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, Pattern, Schema, SensorDef, SensorPath, Value};
 use wholegrain_sources::job::JobPlace;
 
@@ -33,7 +33,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 /// A state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12), and no threads but that of the protocol.
 struct Node {
-    state: Arc<AgentState>,
+    handles: AgentHandles,
     lines: LineService,
     dir: tempfile::TempDir,
 }
@@ -58,8 +58,9 @@ impl Node {
         let file = dir.path().join("agent.toml");
         let roots = "roots = { proc = \"proc\", cgroup = \"cgroup\" }";
         fs::write(&file, format!("name = \"n1\"\nprefix = \"/lab/n1\"\n{roots}\n[jobs.marks]\n{marks}\n")).unwrap();
-        let state = Arc::new(AgentState::new(&Config::load(&file).unwrap()).unwrap());
-        let node = Self { state, lines: LineService::default(), dir };
+        let handles = AgentHandles::new(&Config::load(&file).unwrap()).unwrap();
+        let lines = LineService::new(Arc::new(handles.api()));
+        let node = Self { handles, lines, dir };
         node.process(11, "/slurm/uid_1000/job_4711/step_0");
         node.process(12, "/slurm/uid_1001/job_4712/step_0");
         node.jobs(&[("4711", 1000), ("4712", 1001)]);
@@ -74,15 +75,24 @@ impl Node {
 
     fn jobs(&self, jobs: &[(&str, u32)]) {
         let jobs = jobs.iter().map(|(id, uid)| job(id, *uid, self.dir.path())).collect();
-        self.state.set_jobs(JobsView { jobs, ..JobsView::default() });
+        let view = Arc::new(JobsView { jobs, ..JobsView::default() });
+        self.handles.jobs.set(view.clone());
+        self.handles.marks.follow(&view, clock::now());
+    }
+
+    /// A running group of events.
+    fn events(&self, schema: Schema) -> Arc<Group> {
+        let group = Arc::new(Group::of_events("test", "n1", schema));
+        self.handles.registry.add_new(group.clone()).unwrap();
+        group
     }
 
     /// A sensor with a reading, if it has one.
     fn sensor(&self, sensor: SensorDef, value: Option<i64>) {
-        let schema = Schema::new(self.state.prefix.clone(), sensor.name.clone(), vec![sensor]).unwrap();
-        let group = self.state.add_event_group("test", schema).unwrap();
+        let schema = Schema::new(self.handles.identity.prefix.clone(), sensor.name.clone(), vec![sensor]).unwrap();
+        let group = self.events(schema);
         if let Some(value) = value {
-            assert!(self.state.push_event(&group, 1_790_000_000_000_000_000, &[value as u64], &[0]));
+            assert!(group.push_event(1_790_000_000_000_000_000, &[value as u64], &[0]));
         }
     }
 
@@ -91,7 +101,7 @@ impl Node {
         let role = if uid == 0 { Role::Admin } else { Role::User };
         let who =
             CallerIdentity { name: format!("uid {uid} pid {pid}"), role, uid: Some(uid), user: None, pid: Some(pid) };
-        self.lines.take(theirs, who, &self.state);
+        self.lines.take(theirs, who);
         ours.set_read_timeout(Some(TIMEOUT)).unwrap();
         Peer(BufReader::new(ours))
     }
@@ -100,7 +110,7 @@ impl Node {
     fn stored(&self, path: &str) -> Vec<(i64, Option<Value>)> {
         let mut all = Vec::new();
         let done: Result<(), std::convert::Infallible> =
-            cache::history(&self.state, &[Pattern::new(path).unwrap()], i64::MIN, i64::MAX, |_, _, readings| {
+            self.handles.readings.history(&[Pattern::new(path).unwrap()], i64::MIN, i64::MAX, |_, _, readings| {
                 all.extend(readings.iter().copied());
                 Ok(())
             });
@@ -113,8 +123,8 @@ impl Node {
         stored.iter().map(|(_, depth)| depth.map_or(-1, |depth| depth.as_f64() as i64)).collect()
     }
 
-    fn count(&self, counter: impl Fn(&AgentState) -> &std::sync::atomic::AtomicU64) -> u64 {
-        counter(&self.state).load(Ordering::Relaxed)
+    fn count(&self, counter: impl Fn(&AgentCounters) -> &std::sync::atomic::AtomicU64) -> u64 {
+        counter(&self.handles.counters).load(Ordering::Relaxed)
     }
 }
 
@@ -233,7 +243,7 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
         assert!(answer.starts_with("error ") && answer.contains(part), "{request:?} is answered {answer:?}");
     }
     let long = "x".repeat(129);
-    peer.check(&format!("begin? {long}"), "error a name of 129 bytes; 128 are the most");
+    peer.check(&format!("begin? {long}"), "error a name of 129 bytes; at most 128 are allowed");
     peer.check(&format!("watch {}", "a ".repeat(33)), "error 33 patterns; 32 are the most");
     peer.check(&format!("newest {}", "a".repeat(513)), "error a pattern of 513 bytes; 512 are the most");
     peer.say("\n  \r\n");
@@ -253,7 +263,7 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
     let mut rest = Vec::new();
     let _ = peer.0.read_to_end(&mut rest);
     assert!(rest.is_empty());
-    assert_eq!(node.count(|state| &state.counters.marks), 4 + 4, "begun, and ended when the connection went");
+    assert_eq!(node.count(|counters| &counters.marks), 4 + 4, "begun, and ended when the connection went");
 }
 
 #[test]
@@ -266,7 +276,7 @@ fn who_may_what() {
     for level in ["4711", "4712"] {
         let prefix = SensorPath::new(format!("/lab/n1/job/{level}")).unwrap();
         let schema = Schema::new(prefix, format!("job/{level}/1s"), vec![SensorDef::gauge("own", "1", "")]).unwrap();
-        node.state.add_event_group("test", schema).unwrap();
+        node.events(schema);
     }
     node.sensor(SensorDef::gauge("meminfo/MemFree", "By", ""), Some(8));
     let (mut own, mut other, mut root) = (node.connect(1000, 11), node.connect(1001, 12), node.connect(0, 13));
@@ -307,7 +317,7 @@ fn who_may_what() {
     wait_for("the end of what the process that has gone began", || node.depths("x").last() == Some(&1));
     inside.check("begin? x", "ok ");
     assert_eq!(node.depths("x").last(), Some(&2));
-    assert!(node.state.registry.find("job/4711/app/y").is_none(), "what the intruder sent without asking");
+    assert!(node.handles.registry.find("job/4711/app/y").is_none(), "what the intruder sent without asking");
 }
 
 #[test]
@@ -340,7 +350,7 @@ fn rows_have_their_times_and_each_its_own() {
     let times: Vec<i64> = node.stored("/lab/n1/job/4711/app/b").iter().map(|(time, _)| *time).collect();
     assert!(times.len() == 5 && times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
     // Encoded as all others are, with the interval of events.
-    Encoder::new(node.state.clone()).pass(true);
+    Encoder::new(node.handles.encoder()).pass(true);
     assert_eq!(node.depths("a"), [1, 0, 1]);
     assert_eq!(node.stored("/lab/n1/job/4711/app/b")[0], (said - 5, Some(Value::Float(2.5))));
 }
@@ -362,11 +372,11 @@ fn regions_are_closed_when_their_connection_or_their_job_goes() {
     second.check("end? kept", "ok ");
     second.check("begin? last", "ok ");
     node.jobs(&[("4712", 1001)]);
-    assert!(node.state.registry.live().is_empty(), "the job's groups are no longer live");
-    assert_eq!(node.state.registry.draining().len(), 4);
+    assert!(node.handles.registry.live().is_empty(), "the job's groups are no longer live");
+    assert_eq!(node.handles.registry.draining().len(), 4);
     second.check("begin? more", "error job 4711 has ended");
-    Encoder::new(node.state.clone()).pass(false);
-    assert!(node.state.registry.draining().is_empty(), "drained and gone");
+    Encoder::new(node.handles.encoder()).pass(false);
+    assert!(node.handles.registry.draining().is_empty(), "drained and gone");
     assert_eq!((node.depths("last"), node.depths("both")), (vec![1, 0], vec![1, 2, 3, 1, 0]));
     // The same id again is another job.
     node.jobs(&[("4711", 1000)]);
@@ -387,7 +397,7 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
     let answer = flood.ask("job");
     let words: Vec<u64> = answer.split(' ').skip(3).take(3).map(|word| word.parse().unwrap()).collect();
     assert!((20..200).contains(&words[0]) && words[0] + words[1] >= 1500 && words[2] == 0, "{answer}");
-    assert_eq!(node.count(|state| &state.counters.marks_dropped), words[1], "the agent's own count");
+    assert_eq!(node.count(|counters| &counters.marks_dropped), words[1], "the agent's own count");
     // The last of what was dropped is stored in the end: the region is shown closed, the value is the last.
     wait_for("what was kept back", || {
         node.depths("loop").last() == Some(&0)
@@ -399,8 +409,8 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
     calm.check("job", "job 4712 1790000000000000000 10 0 0");
     calm.check("value? y 11", "ok ");
     wait_for("room for one more", || flood.ask("begin? third").starts_with("ok "));
-    flood.check("begin? fourth", "error job 4711 has 3 names of regions and values, which is all it may have");
-    let groups = node.state.registry.live().len();
+    flood.check("begin? fourth", "error job 4711 has 3 names of regions and values; no more are allowed");
+    let groups = node.handles.registry.live().len();
     assert_eq!(groups, 4, "no name beyond the bound has a group");
 }
 
@@ -408,8 +418,8 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
 fn more_than_a_ring_holds_is_encoded_in_time() {
     let node = Node::new("per_second = 10000\nburst = 100000");
     // Left to itself the encoder would look once an hour.
-    node.state.set_send_interval(Interval::from_s(3600));
-    let thread = wholegrain_agent::encoder::EncoderThread::start(node.state.clone()).unwrap();
+    node.handles.send_interval.set(Interval::from_s(3600));
+    let thread = wholegrain_agent::encoder::EncoderThread::start(node.handles.encoder()).unwrap();
     let mut peer = node.connect(1000, 11);
     let (mut n, mut words) = (0, vec![0; 3]);
     wait_for("more rows than a ring has", || {
@@ -424,15 +434,15 @@ fn more_than_a_ring_holds_is_encoded_in_time() {
     });
     thread.finish();
     assert_eq!(node.stored("/lab/n1/job/4711/app/x").len() as u64, words[0], "no row was lost that was taken");
-    assert_eq!(node.count(|state| &state.counters.overruns), 0);
+    assert_eq!(node.count(|counters| &counters.overruns), 0);
 }
 
 #[test]
 fn marks_can_be_switched_off() {
     let node = Node::new("enabled = false");
     let mut peer = node.connect(1000, 11);
-    peer.check("begin? x", "error marks are switched off here");
-    assert!(node.state.registry.live().is_empty());
+    peer.check("begin? x", "error marks are disabled");
+    assert!(node.handles.registry.live().is_empty());
 }
 
 #[test]
@@ -449,16 +459,17 @@ fn a_selection_follows_its_sensors() {
     );
     assert_eq!([peer.ask("list 0 1"), peer.line()], ["watch 0 2 0", "/lab/n1/job/4711/a 1"]);
     // Another group takes the sensor over: what it showed last is shown until the new one has a sample.
-    let old = node.state.registry.find("job/4711/b").unwrap();
-    node.state.remove_event_group(&old);
+    let old = node.handles.registry.find("job/4711/b").unwrap();
+    old.sealed.store(true, Ordering::Release);
+    node.handles.registry.retire(old.id);
     let sensors = vec![SensorDef::gauge("job/4711/b", "1", ""), SensorDef::gauge("job/4711/c", "1", "")];
-    let schema = Schema::new(node.state.prefix.clone(), "job/4711/faster", sensors).unwrap();
-    let new = node.state.add_event_group("test", schema).unwrap();
+    let schema = Schema::new(node.handles.identity.prefix.clone(), "job/4711/faster", sensors).unwrap();
+    let new = node.events(schema);
     assert_eq!(
         [peer.ask("get 0"), peer.line(), peer.line(), peer.line()][1..3],
         ["1790000000000000000 1", "1790000000000000000 2"]
     );
-    assert!(node.state.push_event(&new, 1_790_000_000_000_000_005, &[0, 9], &[1]));
+    assert!(new.push_event(1_790_000_000_000_000_005, &[0, 9], &[1]));
     assert_eq!(
         [peer.ask("get 0"), peer.line(), peer.line(), peer.line()],
         ["values 3", "1790000000000000005 -", "1790000000000000000 2", "1790000000000000005 9"],

@@ -26,7 +26,7 @@ fn check_window(more: &str, period: i64, phase: i64) {
     let mut listener = broker.listener();
     let agent = Agent::start(dir.path(), &config(&format!("mqtt://127.0.0.1:{}", broker.port), more));
     let instant_after = |time: i64| time - (time - phase).rem_euclid(period) + period;
-    let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+    let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
     let windows = |arrived: &Arrived| {
         let last = |batch: &wholegrain_model::Batch| *batch.times.last().unwrap();
         let mut windows: Vec<i64> = arrived.batches.iter().map(|(_, _, batch)| instant_after(last(batch))).collect();
@@ -96,7 +96,7 @@ fn tls_with_certificates_on_both_sides() {
         );
         let mut listener = broker.listener();
         let agent = Agent::start(dir.path(), &config(&url, &tls));
-        let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+        let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
         arrived.listen(&mut listener, "ten batches", |arrived| arrived.has_all(boot, 10));
         assert_eq!(arrived.orphans, 0);
         agent.stop();
@@ -104,8 +104,8 @@ fn tls_with_certificates_on_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let without = format!("ca = \"{}/ca.pem\"\n", broker.dir().display());
     let agent = Agent::start(dir.path(), &config(&format!("mqtts://localhost:{}", broker.second_port), &without));
-    wait_for("a refusal", || agent.state.link().last_error.is_some());
-    assert_eq!(agent.state.counters.acknowledged.load(Ordering::Relaxed), 0, "not without a certificate");
+    wait_for("a refusal", || agent.handles.status.link().last_error.is_some());
+    assert_eq!(agent.handles.counters.acknowledged.load(Ordering::Relaxed), 0, "not without a certificate");
     agent.stop();
 }
 
@@ -132,11 +132,11 @@ fn user_and_password() {
         );
         let mut listener = broker.listener();
         let agent = Agent::start(dir.path(), &text);
-        wait_for("a refusal", || agent.state.link().last_error.is_some_and(|why| why.contains("refused")));
+        wait_for("a refusal", || agent.handles.status.link().last_error.is_some_and(|why| why.contains("refused")));
         // A password put right takes a reload, not a restart, and nothing of the time before is lost.
         fs::write(dir.path().join("password"), "s3cret\n").unwrap();
         assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
-        let (boot, mut arrived) = (agent.state.boot_ns, Arrived::default());
+        let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
         arrived.listen(&mut listener, "batches from the first on", |arrived| arrived.has_all(boot, 10));
         agent.stop();
     }

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use wholegrain_agent::Config;
 use wholegrain_agent::encoder::EncoderThread;
 use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, GroupStart, Sampled, Sampler, SamplerChange};
 use wholegrain_agent::jobs::groups::reader::CombinedReader;
-use wholegrain_agent::state::AgentState;
+use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
 
@@ -85,10 +84,10 @@ impl Reader for Part {
     }
 }
 
-fn group(state: &AgentState, name: &str, sensors: Vec<SensorDef>, interval: Interval) -> Arc<Group> {
-    let schema = Schema::new(state.prefix.clone(), name, sensors).unwrap();
+fn group(handles: &AgentHandles, name: &str, sensors: Vec<SensorDef>, interval: Interval) -> Arc<Group> {
+    let schema = Schema::new(handles.identity.prefix.clone(), name, sensors).unwrap();
     let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
-    Arc::new(Group::new("test", &state.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
+    Arc::new(Group::new("test", &handles.identity.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
@@ -103,29 +102,29 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 /// sampler thread.
 fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let config = Config::parse(Path::new("test.toml"), text, Path::new(".")).unwrap();
-    let state = Arc::new(AgentState::new(&config).unwrap());
-    let encoder = EncoderThread::start(state.clone()).unwrap();
-    let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
+    let handles = AgentHandles::new(&config).unwrap();
+    let encoder = EncoderThread::start(handles.encoder()).unwrap();
+    let mut sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
     let (reads, before) = (Arc::new(AtomicU64::new(0)), CALLS.load(Ordering::Relaxed));
     let ms = Interval::from_ms(1);
     let mut first = None;
     for source in &config.sources {
         for plan in source.build(&config.roots).unwrap().discover(&mut |_| {}) {
-            let group = group(&state, &plan.name, plan.sensors, ms);
+            let group = group(&handles, &plan.name, plan.sensors, ms);
             sampler.add(Sampled::new(group.clone(), plan.reader));
-            state.registry.add(group.clone());
+            handles.registry.add(group.clone());
             first.get_or_insert(group);
         }
     }
-    let switch = group(&state, "switch", vec![SensorDef::gauge("switch", "1", "")], ms);
+    let switch = group(&handles, "switch", vec![SensorDef::gauge("switch", "1", "")], ms);
     let reader = Box::new(Switch { reads: reads.clone(), warm_after: 200, allocates });
     sampler.add(Sampled::new(switch.clone(), reader));
-    state.registry.add(switch);
+    handles.registry.add(switch);
     // A job's group: several readers in one, exchanged beside another group in one change.
     let job = |count: usize| {
         let sensors = (0..count).map(|n| SensorDef::counter(format!("m{n}"), "1", "")).collect();
         let readers = (0..count).map(|at| Box::new(Part(at)) as Box<dyn Reader>).collect();
-        let group = group(&state, &format!("job/1/{count}"), sensors, ms);
+        let group = group(&handles, &format!("job/1/{count}"), sensors, ms);
         (group.clone(), Sampled::new(group, Box::new(CombinedReader::new(readers, Arc::default()))))
     };
     let ((first_job, reads_first), (second_job, reads_second), (third_job, reads_third)) = (job(70), job(3), job(65));
@@ -138,7 +137,7 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     // Orders are carried out on the sampler thread too.
     let old = first.expect("a group");
     let new = Arc::new(old.retimed(
-        &state.name,
+        &handles.identity.name,
         TickSchedule { interval: Interval::from_ms(2), ..old.ticking },
         Interval::from_s(1),
     ));

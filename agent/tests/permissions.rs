@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::{Agent, TIMEOUT, free_port, parse_answer, wait_for};
 use wholegrain_agent::api::{
-    HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED, REQUESTS_PER_MINUTE, STRANGERS_MAX, USERS_CONNECTIONS_MAX,
+    HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED, REQUESTS_PER_MINUTE, UNAUTHENTICATED_MAX, USERS_CONNECTIONS_MAX,
 };
 
 /// Users that every Debian has, by uid and name, and the job of each.
@@ -84,7 +84,7 @@ fn restart(dir: &Path, api: &str, jobs: &str) -> Agent {
     );
     let agent = Agent::start(dir, &text);
     wait_for("both jobs and their metrics", || {
-        let view = agent.state.jobs();
+        let view = agent.handles.jobs.get();
         view.jobs.len() == 2 && view.jobs.iter().all(|job| !job.metrics.is_empty() && job.record.user.is_some())
     });
     agent
@@ -320,7 +320,7 @@ impl Sender {
     }
 
     fn samples(&self) -> u64 {
-        let groups = self.agent.state.registry.live();
+        let groups = self.agent.handles.registry.live();
         let of_job = groups.iter().filter(|group| group.name().starts_with("job/4711"));
         of_job.map(|group| group.stats.samples.load(Ordering::Relaxed)).sum()
     }
@@ -434,7 +434,7 @@ fn a_user_who_takes_every_connection_keeps_nobody_out() {
     let dir = tempfile::tempdir().unwrap();
     let agent = start(dir.path(), "", "");
     let socket = dir.path().join("jobs.sock");
-    let refused = || agent.state.counters.api_refused.load(Ordering::Relaxed);
+    let refused = || agent.handles.counters.api_refused.load(Ordering::Relaxed);
     // Each sends a part of a request, so that it is one that is slow rather than one that is silent.
     let mut hoard = as_user(ALICE.0, || {
         let connect = |_| {
@@ -539,11 +539,11 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
         let read = stream.read_exact(&mut answer);
         (stream, read.is_ok().then(|| String::from_utf8_lossy(&answer[9..]).into_owned()))
     };
-    let refused = || agent.state.counters.api_refused.load(Ordering::Relaxed);
+    let refused = || agent.handles.counters.api_refused.load(Ordering::Relaxed);
     // Silent ones from the same machine, three times as many as there are places; nobody waits until they have had their time.
     let silent: Vec<TcpStream> =
-        (0..STRANGERS_MAX * 3).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
-    wait_for("the silent ones to be taken", || refused() >= (STRANGERS_MAX * 5 / 2) as u64);
+        (0..UNAUTHENTICATED_MAX * 3).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    wait_for("the silent ones to be taken", || refused() >= (UNAUTHENTICATED_MAX * 5 / 2) as u64);
     let start = std::time::Instant::now();
     assert_eq!(connect("t-admin").1.as_deref(), Some("200"));
     println!("answered after {:?} beside {} silent connections", start.elapsed(), silent.len());

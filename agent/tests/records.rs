@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use support::script::Script;
 use support::{Agent, wait_for};
+use wholegrain_agent::jobs::pending_records::PendingRecords;
 use wholegrain_agent::jobs::tracker::PendingCallback;
-use wholegrain_agent::sender::PendingRecords;
 use wholegrain_model::JobRecord;
 use wholegrain_transport::mqtt::ReasonCode;
 
@@ -74,7 +74,7 @@ fn start(script_port: u16, job_table: &Arc<TestRecords>) -> (tempfile::TempDir, 
          socket = \"agent.sock\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:{script_port}\"\nsend_interval = \"50ms\"\n"
     );
     let agent = Agent::start(dir.path(), &config);
-    agent.state.set_job_table(Some(job_table.clone()));
+    agent.handles.records.set(Some(job_table.clone()));
     (dir, agent)
 }
 
@@ -124,7 +124,7 @@ fn a_record_refused_for_good_is_sent_again_only_when_it_has_changed() {
     wait_for("the next revision", || bad(&script) == 2);
     job_table.put(record("bad", 3));
     wait_for("one that is taken", || !job_table.is_pending());
-    assert_eq!(agent.state.counters.refused.load(Ordering::Relaxed), 2);
+    assert_eq!(agent.handles.counters.refused.load(Ordering::Relaxed), 2);
     agent.stop();
 }
 
@@ -161,7 +161,7 @@ fn a_connection_that_ends_costs_no_record() {
     (0..6).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     let (_dir, agent) = start(port, &job_table);
     wait_for("all of them", || !job_table.is_pending());
-    assert!(agent.state.counters.reconnects.load(Ordering::Relaxed) >= 2);
+    assert!(agent.handles.counters.reconnects.load(Ordering::Relaxed) >= 2);
     let came = came(&script);
     assert!((0..6).all(|job| came.contains(&(job.to_string(), 1))) && came.len() > 6, "{came:?}");
     agent.stop();
@@ -172,7 +172,7 @@ fn what_is_pending_at_the_end_still_goes_out() {
     let (port, script) = Script::start(false, |_| ReasonCode::SUCCESS);
     let job_table = Arc::new(TestRecords::default());
     let (_dir, agent) = start(port, &job_table);
-    wait_for("a connection", || agent.state.link().state == "connected");
+    wait_for("a connection", || agent.handles.status.link().state == "connected");
     (0..30).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     agent.stop();
     assert!(!job_table.is_pending());

@@ -37,7 +37,7 @@ fn what_may_pass_is_sent_again_and_what_cannot_is_given_up_once() {
     for spool in ["", SPOOL] {
         let dir = tempfile::tempdir().unwrap();
         let agent = Agent::start(dir.path(), &config(port, spool));
-        let (boot, counters) = (agent.state.boot_ns, agent.state.counters.clone());
+        let (boot, counters) = (agent.handles.identity.boot_ns, agent.handles.counters.clone());
         wait_for("twelve batches that are taken", || {
             (1..=18).filter(|seq| seq % 3 != 1).all(|seq| script.has(boot, seq))
         });
@@ -60,11 +60,11 @@ fn a_server_that_refuses_everything_is_asked_ever_more_rarely_and_the_spool_keep
     });
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &config(port, &format!("queue_bytes_max = \"64KiB\"\n{SPOOL}")));
-    let (boot, counters) = (agent.state.boot_ns, agent.state.counters.clone());
+    let (boot, counters) = (agent.handles.identity.boot_ns, agent.handles.counters.clone());
     wait_for("batches in the spool", || counters.spooled.load(Ordering::Relaxed) >= 40);
     let (made, sent) = (counters.batches.load(Ordering::Relaxed), script.came.lock().unwrap().len() as u64);
     assert!(sent < made * 4, "{sent} messages for {made} batches: there are pauses");
-    assert_eq!(agent.state.link().state, "connected", "the connection is good");
+    assert_eq!(agent.handles.status.link().state, "connected", "the connection is good");
     refuse.store(false, Ordering::SeqCst);
     wait_for("everything", || (1..=made).all(|seq| script.has(boot, seq)));
     assert_eq!(counters.dropped.load(Ordering::Relaxed) + counters.refused.load(Ordering::Relaxed), 0);
@@ -78,7 +78,7 @@ fn a_batch_copied_to_the_disk_while_it_was_in_flight_is_not_sent_again_once_ackn
     script.silent.store(true, Ordering::SeqCst);
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &config(port, SPOOL));
-    let counters = agent.state.counters.clone();
+    let counters = agent.handles.counters.clone();
     wait_for("copies on the disk", || counters.spooled.load(Ordering::Relaxed) >= 10);
     script.silent.store(false, Ordering::SeqCst);
     wait_for("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
@@ -118,7 +118,7 @@ fn a_schema_that_only_the_spool_has_is_found_there() {
     // The window of one record: the schema does not come by itself while the batches before it wait.
     let agent = Agent::start(dir.path(), &config(port, &format!("{SPOOL}drain_share = 0.000001\n")));
     wait_for("the old batches", || (1..=6).all(|seq| script.has(7, seq)));
-    let (boot, last) = (agent.state.boot_ns, agent.state.counters.batches.load(Ordering::Relaxed));
+    let (boot, last) = (agent.handles.identity.boot_ns, agent.handles.counters.batches.load(Ordering::Relaxed));
     wait_for("the new ones", || last > 0 && (1..=last).all(|seq| script.has(boot, seq)));
     agent.stop();
 }
@@ -129,9 +129,9 @@ fn batches_whose_schema_nobody_has_are_dropped_and_counted_and_hold_up_nothing()
     let dir = tempfile::tempdir().unwrap();
     leave_spool(&dir.path().join("spool"), None);
     let agent = Agent::start(dir.path(), &config(port, SPOOL));
-    let counters = agent.state.counters.clone();
+    let counters = agent.handles.counters.clone();
     wait_for("the loss to be counted", || counters.dropped.load(Ordering::Relaxed) == 6);
-    let (boot, last) = (agent.state.boot_ns, counters.batches.load(Ordering::Relaxed) + 20);
+    let (boot, last) = (agent.handles.identity.boot_ns, counters.batches.load(Ordering::Relaxed) + 20);
     wait_for("all others", || (1..=last).all(|seq| script.has(boot, seq)));
     assert_eq!(counters.dropped.load(Ordering::Relaxed), 6);
     agent.stop();

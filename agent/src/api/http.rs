@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as an agent's answers need: a request's head, an answer with a length, an answer in chunks.
+//! The part of HTTP/1.1 that the agent needs: the head of a request, a response with a length, a chunked response.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -11,21 +11,20 @@ pub const BODY_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 32;
 /// The largest chunk of an answer, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
-/// How long a peer may be silent: 10 s.
+/// The longest silence of a peer: 10 s.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpRequest {
     pub method: String,
-    /// The path as sent, without the query; still percent-encoded.
+    /// As sent, percent-encoded, without the query.
     pub path: String,
-    /// The query's names and values, decoded.
+    /// Names and values of the query, decoded.
     pub query: Vec<(String, String)>,
-    /// The bearer token, if one was sent.
+    /// The bearer token.
     pub token: Option<String>,
-    /// Whether the connection is to be kept.
+    /// Whether the connection stays open.
     pub keep: bool,
-    /// The body, often empty.
     pub body: Vec<u8>,
 }
 
@@ -41,12 +40,12 @@ impl HttpRequest {
     }
 }
 
-/// Why a request was not taken.
+/// Why no request could be read.
 #[derive(Debug)]
 pub enum RequestError {
-    /// The peer has gone, or was silent for too long.
+    /// The peer has disconnected, or was silent for too long.
     Disconnected,
-    /// The status to answer with, and why.
+    /// The status of the response, and the reason.
     Refused(u16, String),
 }
 
@@ -56,7 +55,7 @@ impl From<io::Error> for RequestError {
     }
 }
 
-/// Decodes `%2F`; in a query `+` stands for a blank too.
+/// Decodes `%2F`; in a query `+` stands for a space too.
 pub fn decode(text: &str, query: bool) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -73,7 +72,7 @@ pub fn decode(text: &str, query: bool) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Reads one request; `buffer` keeps what came after it.
+/// Reads one request; `buffer` keeps the bytes after it.
 pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<HttpRequest, RequestError> {
     loop {
         if let Some((mut request, head, body)) = parse(buffer)? {
@@ -95,7 +94,7 @@ pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<HttpRequest,
     }
 }
 
-/// So many bytes: those that are in the buffer, then from the stream, as they come.
+/// The given number of bytes, first from the buffer, then from the stream.
 fn read_body(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, RequestError> {
     let mut body: Vec<u8> = buffer.drain(..bytes.min(buffer.len())).collect();
     let missing = (bytes - body.len()) as u64;
@@ -164,7 +163,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Writes a whole answer in JSON.
+/// Writes a complete JSON response.
 pub fn answer(stream: &mut impl Write, status: u16, body: &[u8], keep: bool) -> io::Result<()> {
     let connection = if keep { "keep-alive" } else { "close" };
     let extra = if status == 401 { "www-authenticate: Bearer\r\n" } else { "" };
@@ -179,7 +178,7 @@ pub fn answer(stream: &mut impl Write, status: u16, body: &[u8], keep: bool) -> 
     stream.flush()
 }
 
-/// An answer whose length is not known beforehand.
+/// A response whose length is not known in advance.
 pub struct ChunkedResponse<'a, W: Write> {
     stream: &'a mut W,
     part: Vec<u8>,

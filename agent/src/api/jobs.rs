@@ -5,14 +5,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::failure::HttpFailure;
 use super::http::{self, HttpRequest};
-use super::routes::HttpFailure;
 use super::scope::is_own;
-use super::{ApiService, view};
+use super::service::ApiService;
+use super::view;
 use crate::jobs::rules::RawRule;
-use crate::jobs::view::{JobView, RuleView};
-use crate::jobs::{CallerIdentity, JobsAction, JobsCommand, Role};
-use crate::state::AgentState;
+use crate::jobs::{CallerIdentity, JobView, JobsAction, JobsCommand, JobsView, Role, RuleView};
 
 /// A job in a list.
 #[derive(Serialize)]
@@ -30,10 +29,9 @@ struct JobLine<'a> {
     readings_per_second: f64,
 }
 
-/// The jobs that they may see.
-pub(super) fn list(state: &AgentState, who: &CallerIdentity) -> Vec<u8> {
-    let view = state.jobs();
-    let lines = view.jobs.iter().filter(|job| sees(who, job)).map(|job| {
+/// The jobs that the caller may see.
+pub(super) fn list(jobs: &JobsView, who: &CallerIdentity) -> Vec<u8> {
+    let lines = jobs.jobs.iter().filter(|job| sees(who, job)).map(|job| {
         let record = &job.record;
         let readings = job.metrics.iter().filter_map(|metric| metric.interval_ns);
         JobLine {
@@ -57,17 +55,16 @@ fn sees(who: &CallerIdentity, job: &Arc<JobView>) -> bool {
     who.role != Role::User || is_own(who, job)
 }
 
-/// One job, by any of its ids.
-pub(super) fn one(state: &AgentState, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
+/// One job, found by any of its ids.
+pub(super) fn one(jobs: &JobsView, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
     let id =
         http::decode(id, false).ok_or_else(|| HttpFailure::new(400, "the job's id is not percent-encoded UTF-8"))?;
-    let view = state.jobs();
     let is = |job: &&Arc<JobView>| {
         let record = &job.record;
         record.job == id || record.level == id || record.also.as_ref() == Some(&id)
     };
-    // A user does not learn that jobs of others exist.
-    let seen = || view.jobs.iter().filter(|job| sees(who, job));
+    // A user does not learn that other users' jobs exist.
+    let seen = || jobs.jobs.iter().filter(|job| sees(who, job));
     if let Some(job) = seen().find(is) {
         return Ok(view::bytes(&shown(job)));
     }
@@ -78,7 +75,7 @@ pub(super) fn one(state: &AgentState, who: &CallerIdentity, id: &str) -> Result<
     Err(HttpFailure::new(404, format!("job {id:.80?} does not run here; {hint}")))
 }
 
-/// As the API writes a job: times as people read them.
+/// A job with times in RFC 3339.
 fn shown(job: &JobView) -> Value {
     let mut value = serde_json::to_value(job).unwrap_or_default();
     let put = |value: &mut Value, key: &str| {
@@ -96,10 +93,10 @@ fn shown(job: &JobView) -> Value {
     value
 }
 
-/// The rules that they may see: a user the configuration's, their own, and administrators' that are not for others' jobs alone.
-pub(super) fn rules(state: &AgentState, who: &CallerIdentity) -> Vec<u8> {
-    let view = state.jobs();
-    let own: Vec<&Arc<JobView>> = view.jobs.iter().filter(|job| is_own(who, job)).collect();
+/// The rules that the caller may see. A user sees those of the configuration, their own, and those of administrators unless they concern only other
+/// users' jobs.
+pub(super) fn rules(jobs: &JobsView, who: &CallerIdentity) -> Vec<u8> {
+    let own: Vec<&Arc<JobView>> = jobs.jobs.iter().filter(|job| is_own(who, job)).collect();
     let sees = |rule: &&RuleView| {
         if who.role != Role::User || who.owns(rule.uid, rule.user.as_deref()) {
             return true;
@@ -112,9 +109,9 @@ pub(super) fn rules(state: &AgentState, who: &CallerIdentity) -> Vec<u8> {
         });
         !of_a_user && for_them
     };
-    // Who the administrators are, and where they sit, is theirs.
+    // Users do not learn names and addresses of administrators.
     let of_an_administrator = |rule: &RuleView| rule.made.is_some() && rule.uid.is_none() && rule.user.is_none();
-    let rules = view.rules.iter().filter(sees).cloned().map(|mut rule| {
+    let rules = jobs.rules.iter().filter(sees).cloned().map(|mut rule| {
         if who.role == Role::User && of_an_administrator(&rule) {
             rule.by = "an administrator".to_owned();
         }
@@ -124,7 +121,7 @@ pub(super) fn rules(state: &AgentState, who: &CallerIdentity) -> Vec<u8> {
     view::bytes(&serde_json::json!({ "rules": rules }))
 }
 
-/// A new rule; with `?try=1` what would come of it.
+/// Adds a rule; with `?try=1` only checks it.
 pub(super) fn add(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Result<Vec<u8>, HttpFailure> {
     let raw: RawRule = serde_json::from_slice(&request.body).map_err(|error| {
         let example = r#"{"metrics": ["perf/*"], "jobs": "4711", "every": "1ms", "for": "10m"}"#;
@@ -138,7 +135,7 @@ pub(super) fn add(service: &ApiService, who: &CallerIdentity, request: &HttpRequ
     ask(service, who, order)
 }
 
-/// The end of a rule.
+/// Ends a rule.
 pub(super) fn remove(service: &ApiService, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
     let id = id.parse().map_err(|_| {
         HttpFailure::new(400, format!("{id:.40?} is not the number of a rule; GET /v1/rules lists them"))

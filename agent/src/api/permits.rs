@@ -1,27 +1,27 @@
-//! Places for connections: so many for each door, and no caller takes those of the others.
+//! Permits for connections: a bounded number for each listener, of which no caller can take all.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use crate::state::lock;
+use crate::sync::lock;
 
-/// Whose a connection is, as far as it is known before anything is asked.
+/// The owner of a connection, as far as it is known before the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ClientKey {
     /// A user of this node.
     Uid(u32),
-    /// A machine; of IPv6 the network, of which a machine may have all addresses.
+    /// A machine; of IPv6 the network, because a machine may have all its addresses.
     Address(IpAddr),
-    /// A caller who has shown a token, by a hash of what tells them from others.
+    /// A caller with a token, by a hash of the identity.
     Caller(u64),
-    /// Everybody at this door.
+    /// All callers of the listener together.
     All,
 }
 
 impl ClientKey {
-    /// Of a caller who is known.
+    /// The key of an authenticated caller.
     pub fn caller(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -39,11 +39,11 @@ impl ClientKey {
     }
 }
 
-/// The places of one door.
+/// The permits of one listener.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermits {
     max: usize,
-    /// Of those so many that only [`ClientKey::All`] gets.
+    /// Permits that only [`ClientKey::All`] gets.
     reserved: usize,
     taken: Mutex<HashMap<ClientKey, usize>>,
 }
@@ -53,20 +53,20 @@ impl ConnectionPermits {
         Self::reserving(max, 0)
     }
 
-    /// So many, of which some are only for [`ClientKey::All`].
+    /// With permits that only [`ClientKey::All`] gets.
     pub fn reserving(max: usize, reserved: usize) -> Arc<Self> {
         Arc::new(Self { max, reserved, taken: Mutex::default() })
     }
 
-    /// Whether none is taken.
+    /// Whether no permit is taken.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         lock(&self.taken).is_empty()
     }
 
-    /// A place for one connection more, if there is one. With [`ClientKey::All`] until all are taken; else a caller may take as many
-    /// as are then still free: half of them when alone, and always fewer than there are, so that the next one finds one
-    /// (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+    /// A permit for one more connection. [`ClientKey::All`] gets one until all are taken. Another caller gets as many as are then still free: half of
+    /// them if alone, and always fewer than all, so that the next caller gets one (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on
+    /// Networking 6(2), 1998).
     pub fn take(self: &Arc<Self>, key: ClientKey) -> Option<ConnectionPermit> {
         let mut taken = lock(&self.taken);
         let free = self.max.saturating_sub(taken.values().sum());
@@ -80,7 +80,7 @@ impl ConnectionPermits {
     }
 }
 
-/// A place; given back when dropped.
+/// The right to one connection; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     places: Arc<ConnectionPermits>,

@@ -1,50 +1,34 @@
-//! Which request gets which answer.
+//! The routes of the API.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 use wholegrain_model::{Interval, LogLevel, Pattern, Timestamp};
 
+use super::caller::ApiCaller;
+use super::context::ApiContext;
+use super::failure::HttpFailure;
 use super::http::{self, ChunkedResponse, HttpRequest};
+use super::limits::REQUESTS_PER_MINUTE;
 use super::scope::{self, AccessScope};
-use super::{ApiCaller, ApiService, REQUESTS_PER_MINUTE, jobs, view};
-use crate::cache::{self, average, chosen, newest_row, scaled};
+use super::service::ApiService;
+use super::{jobs, view};
 use crate::engine::clock;
 use crate::jobs::{CallerIdentity, Role};
-use crate::manager::{ManagerCommand, ManagerError};
-use crate::state::{AgentState, lock};
+use crate::manager::ManagerCommand;
+use crate::readings::{average, matches_any, scaled};
+use crate::sync::lock;
 
 /// The most readings of one answer to `/v1/history`.
 const HISTORY_READINGS_MAX: usize = 2_000_000;
-/// The window of `/v1/average` when none is said: 10 s.
+/// The default window of `/v1/average`: 10 s.
 const WINDOW: Interval = Interval::from_s(10);
 
-/// What can be asked, for an answer to anything else.
+/// All routes, for the response to an unknown one.
 const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
                      /v1/average?pattern=&window=, /v1/history?pattern=&from=&to=, /v1/jobs, /v1/jobs/ID, /v1/rules; \
                      POST /v1/sources/NAME/stop, /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, \
                      /v1/log?level=&for=, /v1/reload, /v1/rules[?try=1]; DELETE /v1/rules/ID";
-
-/// A status and why.
-pub(super) struct HttpFailure(u16, String);
-
-impl HttpFailure {
-    pub fn new(status: u16, why: impl Into<String>) -> Self {
-        Self(status, why.into())
-    }
-}
-
-impl From<ManagerError> for HttpFailure {
-    fn from(refusal: ManagerError) -> Self {
-        let status = match refusal {
-            ManagerError::Unknown(_) => 404,
-            ManagerError::Invalid(_) => 422,
-            ManagerError::Forbidden(_) => 403,
-            ManagerError::Busy | ManagerError::Failed(_) => 503,
-        };
-        HttpFailure(status, refusal.to_string())
-    }
-}
 
 pub(super) fn answer(
     stream: &mut (impl Read + Write),
@@ -54,12 +38,12 @@ pub(super) fn answer(
 ) -> io::Result<()> {
     let result = admit(service, caller, request).and_then(|who| {
         if request.method == "GET" && request.path == "/v1/history" {
-            return Ok(Err((history_question(request)?, AccessScope::of(&who, &service.state))));
+            return Ok(Err((history_question(request)?, AccessScope::of(&who, &service.context))));
         }
         body(service, &who, request).map(Ok)
     });
     let result = match result {
-        Ok(Err((question, scope))) => return history(stream, &service.state, request, question, &scope),
+        Ok(Err((question, scope))) => return history(stream, &service.context, request, question, &scope),
         Ok(Ok(body)) => Ok(body),
         Err(failure) => Err(failure),
     };
@@ -69,17 +53,17 @@ pub(super) fn answer(
     }
 }
 
-/// Who asks, if they may ask this.
+/// Identifies the caller and checks permission and rate.
 fn admit(service: &ApiService, caller: &ApiCaller, request: &HttpRequest) -> Result<CallerIdentity, HttpFailure> {
     let who = match caller {
         ApiCaller::Known(who) => who.clone(),
-        ApiCaller::Stranger { peer, tokens, guest } => {
+        ApiCaller::ByToken { peer, tokens, admission } => {
             let now = Timestamp(clock::real());
             let who = tokens.who(request.token.as_deref(), peer, now).map_err(|why| {
                 service.forbidden(peer, peer, &why);
                 HttpFailure(401, why)
             })?;
-            guest.borrow_mut().introduce(&who, service).map_err(|why| {
+            admission.borrow_mut().admit(&who, &service.https).map_err(|why| {
                 service.refused(&who.name);
                 HttpFailure(503, why)
             })?;
@@ -100,7 +84,7 @@ fn admit(service: &ApiService, caller: &ApiCaller, request: &HttpRequest) -> Res
 }
 
 fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Result<Vec<u8>, HttpFailure> {
-    let state = &service.state;
+    let context = &*service.context;
     let order = |command: ManagerCommand| {
         tracing::info!("{command:?}, asked by {}", who.name);
         Ok(view::bytes(&service.manager_handle.execute(command)?))
@@ -108,19 +92,19 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
     let path = request.path.trim_end_matches('/');
     match request.method.as_str() {
         "GET" | "HEAD" => match path {
-            "/v1/status" => Ok(view::bytes(&view::status(state))),
-            "/v1/log" => Ok(view::bytes(&state.log())),
-            "/v1/sources" => Ok(view::bytes(&view::SourcesView { sources: view::sources(state) })),
+            "/v1/status" => Ok(view::bytes(&view::status(context))),
+            "/v1/log" => Ok(view::bytes(&context.status.log())),
+            "/v1/sources" => Ok(view::bytes(&view::SourcesView { sources: view::sources(&context.status) })),
             "/v1/groups" => {
-                let groups = state.registry.live().iter().map(|group| view::group(group, false)).collect();
+                let groups = context.registry.live().iter().map(|group| view::group(group, false)).collect();
                 Ok(view::bytes(&view::GroupsView { groups }))
             }
-            "/v1/sensors" => sensors(state, request, &AccessScope::of(who, state)),
-            "/v1/newest" => newest(state, request, &AccessScope::of(who, state)),
-            "/v1/average" => averages(state, request, &AccessScope::of(who, state)),
-            "/v1/jobs" => Ok(jobs::list(state, who)),
-            "/v1/rules" => Ok(jobs::rules(state, who)),
-            _ if path.starts_with("/v1/jobs/") => jobs::one(state, who, &path["/v1/jobs/".len()..]),
+            "/v1/sensors" => sensors(context, request, &AccessScope::of(who, context)),
+            "/v1/newest" => newest(context, request, &AccessScope::of(who, context)),
+            "/v1/average" => averages(context, request, &AccessScope::of(who, context)),
+            "/v1/jobs" => Ok(jobs::list(&context.jobs.get(), who)),
+            "/v1/rules" => Ok(jobs::rules(&context.jobs.get(), who)),
+            _ if path.starts_with("/v1/jobs/") => jobs::one(&context.jobs.get(), who, &path["/v1/jobs/".len()..]),
             _ => Err(HttpFailure(404, format!("there is no {path}; there are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
@@ -146,7 +130,7 @@ fn log_order(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
     Ok(ManagerCommand::Log(level, within.map_err(|error| HttpFailure(400, format!("for: {error}")))?))
 }
 
-/// `sources/NAME/stop`, `groups/NAME/interval`; NAME may hold slashes, as they are or percent-encoded.
+/// `sources/NAME/stop`, `groups/NAME/interval`; NAME may have slashes, plain or percent-encoded.
 fn named_order(rest: &str, request: &HttpRequest) -> Option<Result<ManagerCommand, HttpFailure>> {
     let (kind, rest) = rest.split_once('/')?;
     let (name, verb) = rest.rsplit_once('/')?;
@@ -170,16 +154,17 @@ fn patterns(request: &HttpRequest) -> Result<Vec<Pattern>, HttpFailure> {
     request.values("pattern").map(parse).collect()
 }
 
-fn sensors(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
+fn sensors(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let patterns = patterns(request)?;
-    let chosen = cache::choose_by(state, |path| chosen(&patterns, path) && scope.since(path).is_some());
+    let selected = context.readings.select(|path| matches_any(&patterns, path) && scope.since(path).is_some());
     let mut times: HashMap<u64, Option<String>> = HashMap::new();
-    let list = chosen.iter().map(|chosen| {
-        let (group, sensor) = (&chosen.group, chosen.sensor());
-        let last_time =
-            times.entry(group.id).or_insert_with(|| newest_row(state, group).map(|(time, _)| view::time(time)));
+    let list = selected.iter().map(|selected| {
+        let (group, sensor) = (&selected.group, selected.sensor());
+        let last_time = times
+            .entry(group.id)
+            .or_insert_with(|| context.readings.newest_row(group).map(|(time, _)| view::time(time)));
         view::SensorView {
-            path: &chosen.path,
+            path: &selected.path,
             unit: &sensor.unit,
             kind: sensor.kind,
             value_type: sensor.value_type,
@@ -193,16 +178,16 @@ fn sensors(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Re
     Ok(view::bytes(&view::SensorsView { sensors: list.collect() }))
 }
 
-fn newest(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
+fn newest(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let patterns = patterns(request)?;
-    let chosen = cache::choose_by(state, |path| chosen(&patterns, path) && scope.since(path).is_some());
+    let selected = context.readings.select(|path| matches_any(&patterns, path) && scope.since(path).is_some());
     let mut rows = HashMap::new();
-    let readings = chosen.iter().map(|chosen| {
-        let row = rows.entry(chosen.group.id).or_insert_with(|| newest_row(state, &chosen.group));
-        let (sensor, index) = (chosen.sensor(), chosen.index);
+    let readings = selected.iter().map(|selected| {
+        let row = rows.entry(selected.group.id).or_insert_with(|| context.readings.newest_row(&selected.group));
+        let (sensor, index) = (selected.sensor(), selected.index);
         let value = row.as_ref().and_then(|(_, values)| values.get(index).copied().flatten());
         view::ReadingView {
-            path: &chosen.path,
+            path: &selected.path,
             time: row.as_ref().map(|(time, _)| view::time(*time)),
             value: value.map(|value| scaled(value, sensor)),
             unit: &sensor.unit,
@@ -211,7 +196,7 @@ fn newest(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Res
     Ok(view::bytes(&view::ReadingsView { readings: readings.collect() }))
 }
 
-fn averages(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
+fn averages(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let window = match request.value("window") {
         Some(text) => Interval::parse(text).map_err(|error| HttpFailure(400, format!("window: {error}")))?,
         None => WINDOW,
@@ -221,7 +206,7 @@ fn averages(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> R
     let patterns = patterns(request)?;
     let mut averages = Vec::new();
     let done: Result<(), std::convert::Infallible> =
-        cache::history_by(state, window_of(&patterns, scope, from), to, |path, sensor, readings| {
+        context.readings.history_since(window_of(&patterns, scope, from), to, |path, sensor, readings| {
             let average = average(readings);
             averages.push(view::AverageView {
                 path: path.to_owned(),
@@ -240,9 +225,9 @@ fn averages(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> R
     Ok(view::bytes(&view::AveragesView { averages }))
 }
 
-/// From when on each sensor is asked for: `None` for not at all.
+/// The begin of the readings of each sensor; `None` for a sensor that is left out.
 fn window_of<'a>(patterns: &'a [Pattern], scope: &'a AccessScope, from: i64) -> impl Fn(&str) -> Option<i64> + 'a {
-    move |path| if chosen(patterns, path) { scope.since(path).map(|since| since.max(from)) } else { None }
+    move |path| if matches_any(patterns, path) { scope.since(path).map(|since| since.max(from)) } else { None }
 }
 
 struct HistoryQuestion {
@@ -264,10 +249,10 @@ fn history_question(request: &HttpRequest) -> Result<HistoryQuestion, HttpFailur
     Ok(HistoryQuestion { patterns: patterns(request)?, from: from.0, to: to.0 })
 }
 
-/// Streams: one sensor's past is in memory at a time.
+/// Streams readings; one sensor is decoded at a time.
 fn history(
     stream: &mut impl Write,
-    state: &AgentState,
+    context: &ApiContext,
     request: &HttpRequest,
     question: HistoryQuestion,
     scope: &AccessScope,
@@ -275,8 +260,7 @@ fn history(
     let mut out = ChunkedResponse::begin(stream, request.keep)?;
     out.write_all(b"{\"readings\":[")?;
     let mut count = 0;
-    cache::history_by(
-        state,
+    context.readings.history_since(
         window_of(&question.patterns, scope, question.from),
         question.to,
         |path, sensor, readings| -> io::Result<()> {

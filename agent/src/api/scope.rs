@@ -1,17 +1,16 @@
-//! Who may ask what.
+//! Permissions of callers.
 
 use std::sync::Arc;
 
+use super::context::ApiContext;
 use super::http::HttpRequest;
-use crate::jobs::view::JobView;
-use crate::jobs::{CallerIdentity, Role};
-use crate::state::AgentState;
+use crate::jobs::{CallerIdentity, JobView, Role};
 
-/// What users may do, for the answer to anything else.
+/// The rights of users, for the response to other requests.
 const USERS_MAY: &str = "users may GET /v1/jobs, /v1/jobs/ID, /v1/rules, /v1/sensors, /v1/newest, /v1/average and /v1/history of \
                          their own jobs, POST /v1/rules and DELETE /v1/rules/ID";
 
-/// Whether they may ask this at all; what of it concerns them is cut out by [`AccessScope`].
+/// Checks that the caller may send this request; [`AccessScope`] then limits the response.
 pub(super) fn check(who: &CallerIdentity, request: &HttpRequest) -> Result<(), String> {
     let path = request.path.trim_end_matches('/');
     let reads = matches!(request.method.as_str(), "GET" | "HEAD");
@@ -40,27 +39,29 @@ pub(super) fn check(who: &CallerIdentity, request: &HttpRequest) -> Result<(), S
     }
 }
 
-/// Which sensors somebody sees.
+/// The sensors that a caller may see.
 #[derive(Debug)]
 pub(super) enum AccessScope {
     All,
-    /// Those of their own running jobs: below which path, and since when: a level can have been another job's before.
+    /// Those of their own running jobs: the path, and the begin of the job, because an earlier job may have had the same level.
     Jobs(Vec<(String, i64)>),
 }
 
 impl AccessScope {
-    /// Of this caller, now.
-    pub fn of(who: &CallerIdentity, state: &AgentState) -> Self {
+    pub fn of(who: &CallerIdentity, context: &ApiContext) -> Self {
         if who.role != Role::User {
             return Self::All;
         }
-        let view = state.jobs();
+        let view = context.jobs.get();
         let of_others = |level: &str| view.jobs.iter().any(|job| job.record.level == level && !is_own(who, job));
         let own = view.jobs.iter().filter(|job| is_own(who, job) && !of_others(&job.record.level));
-        Self::Jobs(own.map(|job| (format!("{}/job/{}/", state.prefix, job.record.level), job.record.from)).collect())
+        Self::Jobs(
+            own.map(|job| (format!("{}/job/{}/", context.identity.prefix, job.record.level), job.record.from))
+                .collect(),
+        )
     }
 
-    /// From when on they may see this sensor's readings; `None` for not at all.
+    /// The time from which the caller may see this sensor's readings; `None` for never.
     pub fn since(&self, path: &str) -> Option<i64> {
         match self {
             Self::All => Some(i64::MIN),
@@ -69,7 +70,7 @@ impl AccessScope {
     }
 }
 
-/// Whether a job is theirs.
+/// Whether the caller owns a job.
 pub(super) fn is_own(who: &CallerIdentity, job: &Arc<JobView>) -> bool {
     who.owns(job.record.uid, job.record.user.as_deref())
 }

@@ -1,15 +1,15 @@
-//! Streams that do not wait for ever for a peer that sends or takes a byte now and then.
+//! Streams with a time limit for several reads and writes together, against a peer that sends or takes a byte now and then.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A connection of which reading and writing can be given so long together.
+/// A connection whose reads and writes have a common time limit.
 pub(super) trait TimedConnection: Read + Write {
-    /// From now on it may go on for so long.
+    /// Sets the time limit, from now.
     fn within(&mut self, time: Duration);
 }
 
-/// A stream, each of whose reads and writes has a timeout, and all together a time at which they end.
+/// A stream with a timeout for each read and write, and an end for all of them.
 #[derive(Debug)]
 pub(super) struct TimedStream<S> {
     stream: S,

@@ -1,8 +1,7 @@
-//! Tokens with roles: the file of the server's tokens, as `wholegrain auth token` writes it, read when it changes.
+//! Tokens with roles, from a file of the server's tokens, as `wholegrain auth token` writes it. The file is read again when it changes.
 //!
-//! One JSON object a line; empty lines and those that begin with `#` are skipped; a line that begins otherwise is a token in the
-//! clear and counts as an administrator's. The file has the tokens' SHA-256 only: a token is 256 bits of chance, so there is
-//! nothing to guess that a salt or work would protect.
+//! Each line is a JSON object; empty lines and those that begin with `#` are skipped. A line that begins otherwise is an administrator's token in
+//! plain text. The file has SHA-256 hashes only: a token has 256 random bits, so that salt and key stretching would add nothing.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,14 +14,14 @@ use sha2::{Digest, Sha256};
 use wholegrain_model::Timestamp;
 
 use crate::jobs::{CallerIdentity, Role};
-use crate::state::lock;
+use crate::sync::lock;
 
 /// The largest file that is read: 16 MiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 const TOKENS_MAX: usize = 10_000;
-/// The longest token that is looked at, in bytes.
+/// The longest token that is checked, in bytes.
 const SHOWN_BYTES_MAX: usize = 4096;
-/// The shortest token in the clear, in bytes.
+/// The shortest token in plain text, in bytes.
 const PLAIN_BYTES_MIN: usize = 16;
 
 type TokenHash = [u8; 32];
@@ -49,7 +48,7 @@ enum TokenRole {
     Admin,
     Support,
     User,
-    /// Writes readings to the server; here it may nothing.
+    /// Sends readings to the server; has no rights here.
     Agent,
 }
 
@@ -63,18 +62,18 @@ struct KnownToken {
     revoked: bool,
 }
 
-/// Why a token does not count.
+/// Why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenError {
     Unknown,
     Expired,
     Revoked,
-    /// It is for agents that send to the server.
+    /// For agents that send to the server.
     Agent,
 }
 
 impl TokenError {
-    /// For whoever showed it.
+    /// The message for the caller.
     pub fn why(self) -> &'static str {
         match self {
             TokenError::Unknown => "this token is none of this agent's",
@@ -87,7 +86,7 @@ impl TokenError {
     }
 }
 
-/// By what a change of the file is noticed.
+/// Identifies a version of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -108,8 +107,7 @@ impl FileStamp {
     }
 }
 
-/// A file of tokens, read again when it changes. One that is wrong is reported, and those read before still count; one that is
-/// gone has none.
+/// A file of tokens, read again when it changes. An invalid file is reported and the tokens read before stay valid; a removed file has no tokens.
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
@@ -123,7 +121,7 @@ impl TokenFile {
         Ok(Self { path: path.to_owned(), inner: Mutex::new((stamp, known)) })
     }
 
-    /// Whose token it is. All hashes are compared, each as a whole: how long that takes says nothing about any of them.
+    /// The owner of a token. Every hash is compared as a whole, so that the time says nothing about any of them.
     pub fn check(&self, token: &str, peer: &str, now: Timestamp) -> Result<CallerIdentity, TokenError> {
         if token.len() > SHOWN_BYTES_MAX {
             return Err(TokenError::Unknown);
@@ -133,7 +131,7 @@ impl TokenFile {
         let hash: TokenHash = Sha256::digest(token).into();
         let mut found = None;
         for known in &inner.1 {
-            if super::same(&known.hash, &hash) {
+            if same(&known.hash, &hash) {
                 found = Some(known);
             }
         }
@@ -172,7 +170,7 @@ impl TokenFile {
     }
 }
 
-/// The file's text; of one that is gone none.
+/// The file's text; empty if it was removed.
 fn read(path: &Path) -> Result<String, String> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
@@ -202,7 +200,7 @@ fn parse(text: &str) -> Result<Vec<KnownToken>, String> {
 }
 
 fn entry(line: &str) -> Result<KnownToken, String> {
-    // The line's text does not belong into a message.
+    // The line may be a secret: it is not part of the message.
     let words = |error: serde_json::Error| error.to_string().split(" at line ").next().unwrap_or_default().to_owned();
     let entry: TokenEntry =
         serde_json::from_str(line).map_err(|error| format!("not a token's entry: {}", words(error)))?;
@@ -246,9 +244,54 @@ fn from_hex(text: &str) -> Option<TokenHash> {
     Some(hash)
 }
 
+/// The tokens that the agent accepts.
+pub(super) struct AcceptedTokens {
+    /// The administrator's token of `token_file`.
+    admin: Option<String>,
+    tokens: Option<TokenFile>,
+}
+
+impl AcceptedTokens {
+    pub fn new(admin: Option<String>, tokens: Option<TokenFile>) -> Self {
+        Self { admin, tokens }
+    }
+
+    /// The owner of a token, or why it is refused.
+    pub fn who(&self, token: Option<&str>, peer: &str, now: Timestamp) -> Result<CallerIdentity, String> {
+        let expected = "send a token: `Authorization: Bearer TOKEN`, with the token of the agent's token_file or one of its \
+                        tokens_file";
+        let Some(token) = token else { return Err(expected.to_owned()) };
+        if self.admin.as_ref().is_some_and(|admin| same(admin.as_bytes(), token.as_bytes())) {
+            return Ok(CallerIdentity {
+                name: format!("the token of token_file ({peer})"),
+                role: Role::Admin,
+                uid: None,
+                user: None,
+                pid: None,
+            });
+        }
+        let Some(tokens) = &self.tokens else { return Err(expected.to_owned()) };
+        tokens.check(token, peer, now).map_err(|bad| format!("{}; {expected}", bad.why()))
+    }
+}
+
+/// Compares in a time that does not depend on the contents.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let difference = a.iter().zip(b).fold(0u8, |all, (x, y)| all | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(difference) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_equal_only_as_a_whole() {
+        assert!(same(b"abc", b"abc"));
+        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
+            assert!(!same(other, b"abc"));
+        }
+    }
 
     const TOKEN: &str = "correct-horse-battery";
 

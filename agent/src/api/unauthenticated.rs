@@ -1,24 +1,24 @@
-//! Connections over HTTPS whose caller has not yet shown who they are: few, for a short time, and never in the way of the next one. Where all
-//! places are taken, the oldest connection of the same machine is closed for the new one, or else the oldest of all: whoever connects and
-//! shows a token finds a place, however many connect and stay silent.
+//! HTTPS connections without a valid token so far: few, for a short time, and never in the way of the next one. If all permits are taken, the oldest
+//! connection of the same machine is closed for a new one, or else the oldest of all, so that a caller with a token can connect however many others
+//! are idle.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::limits::UNAUTHENTICATED_MAX;
 use super::permits::{ClientKey, ConnectionPermit, ConnectionPermits};
-use super::{ApiService, STRANGERS_MAX};
 use crate::jobs::{CallerIdentity, Role};
-use crate::state::lock;
+use crate::sync::lock;
 
-/// How long a caller has from connecting until its first request is there, with a token: 5 s.
+/// The time from the connection to the first request with a token: 5 s.
 pub(super) const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Those who are connected and not known.
+/// All of them.
 pub(super) struct UnauthenticatedClients {
     places: Arc<ConnectionPermits>,
-    /// The oldest first; each has a place, so that there are at most as many.
+    /// The oldest first; each has a permit.
     waiting: Mutex<VecDeque<Arc<UnauthenticatedClient>>>,
 }
 
@@ -30,10 +30,10 @@ struct UnauthenticatedClient {
 
 impl UnauthenticatedClients {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { places: ConnectionPermits::new(STRANGERS_MAX), waiting: Mutex::default() })
+        Arc::new(Self { places: ConnectionPermits::new(UNAUTHENTICATED_MAX), waiting: Mutex::default() })
     }
 
-    /// A place for a connection, and how many others were closed for it.
+    /// A permit for a connection, and the number of connections that were closed for it.
     pub fn welcome(self: &Arc<Self>, key: ClientKey, stream: &TcpStream) -> Option<(ClientAdmission, u64)> {
         let stream = stream.try_clone().ok()?;
         let mut waiting = lock(&self.waiting);
@@ -54,7 +54,7 @@ impl UnauthenticatedClients {
     }
 }
 
-/// A connection's standing: a stranger's, then that of whoever it is.
+/// The permit of a connection: first as an unauthenticated one, then as one of its caller.
 pub(super) struct ClientAdmission {
     strangers: Arc<UnauthenticatedClients>,
     stranger: Arc<UnauthenticatedClient>,
@@ -62,19 +62,19 @@ pub(super) struct ClientAdmission {
 }
 
 impl ClientAdmission {
-    /// Whether it has shown who it is.
+    /// Whether the caller is authenticated.
     pub fn is_known(&self) -> bool {
         self.known.is_some()
     }
 
-    /// It has: from now on it has a place among those of its caller, if there is one; the stranger's is free.
-    pub fn introduce(&mut self, who: &CallerIdentity, service: &ApiService) -> Result<(), String> {
-        // Administrators are one: places are kept for them that users do not get.
+    /// Exchanges the permit for one of the caller.
+    pub fn admit(&mut self, who: &CallerIdentity, https: &Arc<ConnectionPermits>) -> Result<(), String> {
+        // Administrators share one key: some permits are reserved for it.
         let key = if who.role == Role::Admin { ClientKey::All } else { ClientKey::caller(&who.key()) };
         if self.known.as_ref().is_some_and(|(known, _)| *known == key) {
             return Ok(());
         }
-        let place = service.https.take(key);
+        let place = https.take(key);
         let place =
             place.ok_or("too many connections over HTTPS with this token or with all; close one, or try again")?;
         self.leave();
@@ -109,7 +109,7 @@ mod tests {
         let key = |text: &str| ClientKey::address(text.parse().unwrap());
         let mut guests = Vec::new();
         let mut closed = 0;
-        // One machine after the other takes all it gets.
+        // One machine after the other takes all that it gets.
         for machine in 0..40 {
             for _ in 0..40 {
                 let (client, server) = connect();
@@ -119,9 +119,9 @@ mod tests {
             }
         }
         let waiting = || lock(&strangers.waiting).len();
-        assert!(waiting() <= STRANGERS_MAX, "{}", waiting());
+        assert!(waiting() <= UNAUTHENTICATED_MAX, "{}", waiting());
         assert_eq!(closed, guests.len() - waiting());
-        // Those for which there was no more place know it.
+        // Closed connections learn it.
         guests[0].0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(guests[0].0.read(&mut [0; 1]).unwrap(), 0);
         drop(guests);

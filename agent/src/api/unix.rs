@@ -1,7 +1,7 @@
-//! The API over Unix sockets: the file's mode says who may connect, the kernel says who did.
+//! The API over Unix sockets: the file mode controls who may connect, and the kernel identifies the peer.
 //!
-//! Whoever can open the administrator's socket is an administrator: its mode says who that is. The users' socket is open to
-//! everybody on the node, and the uid of the peer says which jobs are theirs.
+//! Everybody who can open the administrator's socket is an administrator. The users' socket is open to everybody on the node, and the peer's uid
+//! decides which jobs it may see.
 
 use std::fs;
 use std::io;
@@ -13,19 +13,23 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
+use super::caller::ApiCaller;
+use super::connection::serve;
+use super::http;
+use super::limits::{ACCEPT_PAUSE, REQUEST_TIMEOUT};
 use super::permits::ClientKey;
+use super::service::{ApiService, spawn};
 use super::timeouts::TimedStream;
-use super::{ApiCaller, ApiService, REQUEST_TIMEOUT, http, lines, serve, spawn};
 use crate::jobs::{CallerIdentity, Role};
 
-/// Who may connect: the owner and the group.
+/// Owner and group may connect.
 const MODE: u32 = 0o660;
 const USERS_MODE: u32 = 0o666;
 /// The stack of the thread that listens: 64 KiB.
 const STACK_BYTES: usize = 64 << 10;
-/// What the kernel says of a peer whose uid does not exist here (user_namespaces(7)): nobody's jobs are theirs.
+/// The uid of a peer whose uid does not exist here (user_namespaces(7)); it owns no job.
 const OVERFLOW_UID: u32 = 65_534;
-/// The largest entry of the users' database that is read, in bytes.
+/// The largest entry of the user database, in bytes.
 const ENTRY_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +56,8 @@ pub(super) fn start(path: &Path, kind: SocketKind, service: Arc<ApiService>) -> 
             }
             match stream {
                 Ok(stream) => accept(stream, kind, &service),
-                // Too many open files, as a rule: not to be asked for again and again.
-                Err(_) => std::thread::sleep(super::ACCEPT_PAUSE),
+                // Usually too many open files: not to be retried at once.
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
         }
     };
@@ -71,7 +75,7 @@ fn accept(stream: UnixStream, kind: SocketKind, service: &Arc<ApiService>) {
     let (places, key) = match (kind, &peer) {
         (SocketKind::Admin, _) => (&service.admins, ClientKey::All),
         (SocketKind::Users, Ok(credentials)) => (&service.users, ClientKey::Uid(credentials.uid)),
-        // Nobody can say whose jobs are theirs.
+        // The owner is unknown.
         (SocketKind::Users, Err(_)) => return,
     };
     let Some(place) = places.take(key) else {
@@ -86,7 +90,7 @@ fn accept(stream: UnixStream, kind: SocketKind, service: &Arc<ApiService>) {
     });
 }
 
-/// Listens; takes the place of a socket that a killed agent left behind, never that of a living one or of another file.
+/// Listens. Replaces the socket of a killed agent, but not that of a running one, and no other file.
 fn listen(path: &Path, kind: SocketKind) -> anyhow::Result<UnixListener> {
     let (setting, shown) = (kind.setting(), path.display());
     if let Ok(metadata) = fs::symlink_metadata(path) {
@@ -117,7 +121,7 @@ fn connection(stream: UnixStream, kind: SocketKind, peer: io::Result<libc::ucred
     let who = who(kind, peer.ok());
     if kind == SocketKind::Users {
         match first_byte(&stream) {
-            Some(byte) if byte.is_ascii_lowercase() => return lines::serve(stream, service, who),
+            Some(byte) if byte.is_ascii_lowercase() => return service.lines.take(stream, who),
             Some(_) => {}
             None => return,
         }
@@ -125,7 +129,7 @@ fn connection(stream: UnixStream, kind: SocketKind, peer: io::Result<libc::ucred
     serve(&mut TimedStream::new(stream, REQUEST_TIMEOUT), service, &ApiCaller::Known(who));
 }
 
-/// What the peer of a socket is.
+/// The identity of a peer.
 fn who(kind: SocketKind, peer: Option<libc::ucred>) -> CallerIdentity {
     let Some(libc::ucred { pid, uid, gid }) = peer else {
         return CallerIdentity {
@@ -143,34 +147,34 @@ fn who(kind: SocketKind, peer: Option<libc::ucred>) -> CallerIdentity {
     CallerIdentity { name, role, uid: Some(uid).filter(|uid| *uid != OVERFLOW_UID), user, pid: Some(pid) }
 }
 
-/// The name that belongs to a uid. May wait for a directory service: on the connection's own thread.
+/// The name of a uid. May wait for a directory service: runs on the connection's own thread.
 fn user_name(uid: u32) -> Option<String> {
     let mut buffer = vec![0; ENTRY_BYTES_MAX];
     let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
     let mut found = std::ptr::null_mut();
-    // SAFETY: all places outlive the call, and the buffer is as long as said.
+    // SAFETY: all buffers outlive the call, and their sizes are given.
     let result = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) };
     if result != 0 || found.is_null() {
         return None;
     }
-    // SAFETY: the call succeeded, so that `found` is `entry`, whose name is text within `buffer` that ends in 0.
+    // SAFETY: the call succeeded, so that `found` is `entry`, whose name is a null-terminated text within `buffer`.
     let name = unsafe { std::ffi::CStr::from_ptr((*found).pw_name) };
     name.to_str().ok().map(str::to_owned)
 }
 
-/// The first byte that the peer sends, which stays to be read; `None` when none comes in time.
+/// The first byte that the peer sends, which stays unread; `None` if none comes in time.
 fn first_byte(stream: &UnixStream) -> Option<u8> {
     let mut byte = 0u8;
-    // SAFETY: the place for the result is one byte long as said; the descriptor is open.
+    // SAFETY: the buffer has one byte, as given; the descriptor is open.
     let count = unsafe { libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
     (count == 1).then_some(byte)
 }
 
-/// Who is at the other end.
+/// The kernel's identification of the peer.
 fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the place for the result is as long as said; the descriptor is open.
+    // SAFETY: the buffer has the given size; the descriptor is open.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! The answers' shapes.
+//! The JSON of responses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,16 +6,18 @@ use serde::Serialize;
 use wholegrain_model::{Kind, Timestamp, Value, ValueType};
 use wholegrain_sources::descriptors;
 
+use super::context::ApiContext;
+use crate::counters::AgentCounters;
 use crate::engine::Group;
 use crate::engine::lag::BUCKETS;
-use crate::state::{AgentState, LinkStatus};
+use crate::status::{AgentStatus, LinkStatus, SourceStatus};
 
 /// An error as JSON: `{"error": "…"}`.
 pub fn error(why: &str) -> Vec<u8> {
     bytes(&serde_json::json!({ "error": why }))
 }
 
-/// JSON with a new line at its end.
+/// JSON with a final newline.
 pub fn bytes(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
     bytes.push(b'\n');
@@ -90,7 +92,7 @@ pub struct GroupView {
     pub window_ns: Option<i64>,
     pub samples: u64,
     pub missed_ticks: u64,
-    /// The part of the ticks that were made, 0 to 1: below 1 the interval cannot be sustained.
+    /// The fraction of ticks that were read, 0 to 1; below 1 the interval cannot be sustained.
     pub achieved: Option<f64>,
     pub gaps: u64,
     pub overruns: u64,
@@ -105,12 +107,12 @@ pub struct LagView {
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
-    /// Counts of lags below 1 µs, 2 µs, 4 µs, …; the last has the rest.
+    /// Counts of lags below 1 µs, 2 µs, 4 µs, …; the last bucket has the longer ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buckets: Option<[u64; BUCKETS]>,
 }
 
-/// A group's state; with the whole histogram for `/v1/status`.
+/// A group's state, for `/v1/status` with the whole histogram.
 pub fn group(group: &Group, with_buckets: bool) -> GroupView {
     let (stats, lag) = (&group.stats, &group.stats.lag);
     GroupView {
@@ -166,18 +168,18 @@ pub struct SourceView {
     pub notes: String,
 }
 
-pub fn sources(state: &AgentState) -> Vec<SourceView> {
-    let view = |source: crate::state::SourceStatus| SourceView {
+pub fn sources(status: &AgentStatus) -> Vec<SourceView> {
+    let view = |source: SourceStatus| SourceView {
         source: source.name,
         state: source.state,
         groups: source.groups.join(" "),
         summary: source.summary,
         notes: source.notes.join("; "),
     };
-    state.sources().into_iter().map(view).collect()
+    status.sources().into_iter().map(view).collect()
 }
 
-/// What `/v1/status` says, in the order in which people read it.
+/// The response to `/v1/status`, in the order in which people read it.
 #[derive(Serialize)]
 pub struct StatusView<'a> {
     name: &'a str,
@@ -209,11 +211,11 @@ pub struct StatusView<'a> {
     groups: Vec<GroupView>,
 }
 
-/// What jobs take of the node, and what they do not get by `[jobs.bounds]`.
+/// The node's load by jobs, and the part that `[jobs.bounds]` refuses.
 #[derive(Serialize)]
 pub struct JobLoadView {
     running: u64,
-    /// Not read, as others take all that there is.
+    /// Jobs that are not read because of the bounds.
     waiting: u64,
     passed_over: u64,
     directories_passed_over: u64,
@@ -225,8 +227,7 @@ pub struct JobLoadView {
 }
 
 impl JobLoadView {
-    fn of(state: &AgentState) -> Self {
-        let counters = &state.counters;
+    fn of(counters: &AgentCounters) -> Self {
         Self {
             running: load(&counters.jobs),
             waiting: load(&counters.jobs_waiting),
@@ -241,17 +242,16 @@ impl JobLoadView {
     }
 }
 
-/// The answer to `GET /v1/status`.
-pub fn status(state: &AgentState) -> StatusView<'_> {
-    let (counters, (cache_batches, cache_bytes)) = (&state.counters, state.cache.size());
+pub fn status(context: &ApiContext) -> StatusView<'_> {
+    let (counters, (cache_batches, cache_bytes)) = (&context.counters, context.cache.size());
     StatusView {
-        name: &state.name,
-        prefix: state.prefix.as_str(),
+        name: &context.identity.name,
+        prefix: context.identity.prefix.as_str(),
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),
-        start_time: time(state.boot_ns as i64),
-        uptime_ns: state.started.elapsed().as_nanos() as u64,
-        server: state.link(),
+        start_time: time(context.identity.boot_ns as i64),
+        uptime_ns: context.identity.started.elapsed().as_nanos() as u64,
+        server: context.status.link(),
         samples: load(&counters.samples),
         missed_ticks: load(&counters.missed),
         gaps: load(&counters.gaps),
@@ -268,9 +268,9 @@ pub fn status(state: &AgentState) -> StatusView<'_> {
         spool_bytes: load(&counters.spool_bytes),
         cache_batches,
         cache_bytes,
-        send_interval_ns: state.send_interval().ns(),
-        jobs: JobLoadView::of(state),
-        sources: sources(state),
-        groups: state.registry.live().iter().map(|live| group(live, true)).collect(),
+        send_interval_ns: context.send_interval.get().ns(),
+        jobs: JobLoadView::of(counters),
+        sources: sources(&context.status),
+        groups: context.registry.live().iter().map(|live| group(live, true)).collect(),
     }
 }

@@ -1,7 +1,9 @@
 //! The agent's configuration: TOML, every mistake named with file, line and the nearest valid key.
 
+mod api;
 mod mqtt;
 mod raw;
+mod secret;
 #[cfg(test)]
 mod tests;
 
@@ -12,18 +14,19 @@ use std::sync::Arc;
 use wholegrain_model::batch::AGENT_BYTES_MAX;
 use wholegrain_model::config::{ConfigError, Document, Section, unknown};
 use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
-use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, LogLevel, SensorPath, name};
 use wholegrain_sources::job::JobSource;
 use wholegrain_sources::{ConfigureContext, Roots, SOURCES, Source, SourceType};
 
+pub use api::{ApiConfig, HttpsConfig};
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
 
+use crate::cache::CacheConfig;
 use crate::engine::cpu_placement::SamplerCpu;
 use crate::jobs::JobsConfig;
 use crate::selfstat;
 
-/// The shortest time between two looks for groups that come and go: 1 s.
+/// The shortest time between two rediscoveries of all sources: 1 s.
 pub const RESCAN_NS_MIN: u64 = 1_000_000_000;
 
 /// Why there is no configuration.
@@ -32,46 +35,16 @@ pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read the configuration {file}: {error}; name it with --config")]
     Read { file: PathBuf, error: std::io::Error },
-    /// The file says something that cannot be.
+    /// The file has an error.
     #[error(transparent)]
     Config(#[from] ConfigError),
-}
-
-/// How much of the past is kept in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheConfig {
-    pub duration: Interval,
-    /// At most so much.
-    pub bytes_max: ByteSize,
-}
-
-/// Where the agent answers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ApiConfig {
-    /// Path of the Unix socket.
-    pub socket: Option<PathBuf>,
-    pub https: Option<HttpsConfig>,
-}
-
-/// HTTPS with a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpsConfig {
-    pub listen: std::net::SocketAddr,
-    /// The certificate's PEM file.
-    pub cert: PathBuf,
-    /// The key's PEM file.
-    pub key: PathBuf,
-    /// What an administrator presents as a bearer token.
-    pub token: Option<String>,
-    /// The file of the tokens with roles.
-    pub tokens_file: Option<PathBuf>,
 }
 
 /// The settings of one `[sources.<name>]` table.
 #[derive(Clone)]
 pub struct SourceConfig {
     pub name: &'static str,
-    /// The table as written, for comparing with another one.
+    /// The table as written, to detect changes.
     pub table: toml::Table,
     kind: SourceType,
     section: Section,
@@ -90,12 +63,12 @@ impl SourceConfig {
         self.kind.summary
     }
 
-    /// Makes the source. The table was checked when the configuration was read.
+    /// Builds the source. The table was checked when the configuration was read.
     pub fn build(&self, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
         (self.kind.configure)(&self.section, &self.context(roots))
     }
 
-    /// Makes its job scope, if it has one.
+    /// Builds its job scope, if it has one.
     pub fn build_jobs(&self, roots: &Roots) -> Option<Result<Box<dyn JobSource>, ConfigError>> {
         self.kind.jobs.map(|configure| configure(&self.section, &self.context(roots)))
     }
@@ -112,29 +85,25 @@ pub struct Config {
     pub file: PathBuf,
     /// The agent's name: one level.
     pub name: String,
-    /// What every sensor is below.
+    /// The path above all its sensors.
     pub prefix: SensorPath,
     pub roots: Roots,
     /// The interval of groups that name none.
     pub interval: Interval,
-    /// How often is looked for groups that come and go.
+    /// How often all sources are discovered again.
     pub rescan: Interval,
     /// Where the sampler thread runs.
     pub sampler_cpu: SamplerCpu,
     pub log_level: LogLevel,
-    /// The past in memory.
     pub cache: CacheConfig,
-    /// Where samples go; `None` to sample and cache only.
+    /// The server; `None` to sample and cache only.
     pub mqtt: Option<Arc<MqttConfig>>,
-    /// Where they wait on disk when they cannot go.
     pub spool: Option<SpoolConfig>,
-    /// Where the agent answers.
     pub api: ApiConfig,
-    /// Jobs; `None` where nobody looks for them.
+    /// `None`: jobs are not monitored.
     pub jobs: Option<JobsConfig>,
-    /// What is sampled, besides the agent itself.
+    /// The sources besides the agent's own.
     pub sources: Vec<SourceConfig>,
-    /// The interval of the agent's own group.
     pub own: selfstat::SelfMetricsConfig,
 }
 
@@ -169,7 +138,7 @@ impl Config {
         if raw.cache.duration.ns() == 0 || raw.cache.bytes_max.0 == 0 {
             return Err(root.child("cache").error("duration", "the cache's duration and bytes_max must not be 0"));
         }
-        let api = check_api(&root.child("api"), raw.api, dir)?;
+        let api = api::check(&root.child("api"), raw.api, dir)?;
         let jobs = match raw.jobs {
             Some(_) => Some(JobsConfig::read(&root.child("jobs"), dir)?),
             None => None,
@@ -213,8 +182,8 @@ impl Config {
         changes.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
     }
 
-    /// Takes from the configuration in force all that holds for the life of the process, so that the next reload still says
-    /// what needs a restart.
+    /// Keeps the settings that hold for the life of the process from the configuration in force, so that each reload reports those that need a
+    /// restart.
     pub fn keep(&mut self, old: &Config) {
         (self.name, self.prefix) = (old.name.clone(), old.prefix.clone());
         (self.roots, self.spool, self.api) = (old.roots.clone(), old.spool.clone(), old.api.clone());
@@ -231,7 +200,7 @@ impl Config {
 
     /// How long samples are collected into a batch.
     pub fn send_interval(&self) -> Interval {
-        self.mqtt.as_ref().map_or(mqtt::SEND_INTERVAL, |mqtt| mqtt.send_interval)
+        self.mqtt.as_ref().map_or(raw::SEND_INTERVAL, |mqtt| mqtt.send_interval)
     }
 }
 
@@ -270,54 +239,6 @@ fn check_interval(section: &Section, key: &str, interval: Interval) -> Result<()
         return Err(section.error(key, format!("{key} is {interval}; 1ms is the shortest that is sampled")));
     }
     Ok(())
-}
-
-fn check_api(section: &Section, raw: raw::RawApi, dir: &Path) -> Result<ApiConfig, ConfigError> {
-    let socket = raw.socket.map(|path| dir.join(path));
-    let Some(listen) = raw.listen else {
-        if let Some((key, _)) =
-            [("cert", &raw.cert), ("key", &raw.key), ("token_file", &raw.token_file), ("tokens_file", &raw.tokens_file)]
-                .into_iter()
-                .find(|(_, path)| path.is_some())
-        {
-            return Err(
-                section.error(key, format!("{key} is for HTTPS, which needs `listen` too, such as \"0.0.0.0:8444\""))
-            );
-        }
-        return Ok(ApiConfig { socket, https: None });
-    };
-    let address = listen.parse().map_err(|_| {
-        section.error("listen", format!("{listen:?} is not an address with a port, such as 0.0.0.0:8444 or [::]:8444"))
-    })?;
-    let wanted = |key: &str, path: Option<PathBuf>| {
-        path.map(|path| dir.join(path)).ok_or_else(|| {
-            section.error(
-                "listen",
-                format!("HTTPS needs `cert`, `key` and `token_file` or `tokens_file`; {key} is missing"),
-            )
-        })
-    };
-    let (cert, key) = (wanted("cert", raw.cert)?, wanted("key", raw.key)?);
-    let identity = wholegrain_transport::tls::Identity { cert: &cert, key: &key };
-    wholegrain_transport::tls::server_config(identity, None)
-        .map_err(|error| section.error("cert", error.to_string()))?;
-    let tokens_file = raw.tokens_file.map(|path| dir.join(path));
-    let token = match raw.token_file {
-        None if tokens_file.is_some() => None,
-        path => Some(read_secret(section, "token_file", &wanted("token_file", path)?)?),
-    };
-    Ok(ApiConfig { socket, https: Some(HttpsConfig { listen: address, cert, key, token, tokens_file }) })
-}
-
-/// The first line of a file that holds a secret.
-fn read_secret(section: &Section, key: &str, path: &Path) -> Result<String, ConfigError> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| section.error(key, format!("cannot read {}: {error}", path.display())))?;
-    let secret = text.lines().next().unwrap_or_default().trim().to_owned();
-    if secret.is_empty() {
-        return Err(section.error(key, format!("{} is empty; its first line is the secret", path.display())));
-    }
-    Ok(secret)
 }
 
 /// The `[sources.*]` tables in the order of the table of sources, each checked by its source.

@@ -12,9 +12,8 @@ use wholegrain_transport::mqtt::Version;
 use wholegrain_transport::tls;
 
 use super::raw;
+use super::secret::read_secret;
 
-/// How long samples are collected when nothing else is said, also when they go nowhere: 1 s.
-pub const SEND_INTERVAL: Interval = Interval::from_s(1);
 /// The shortest time that samples are collected: 1 ms.
 const SEND_INTERVAL_NS_MIN: u64 = 1_000_000;
 /// The longest: 1 h.
@@ -117,7 +116,7 @@ pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<
         None => None,
     };
     let password = match &raw.password_file {
-        Some(path) => Some(super::read_secret(section, "password_file", &dir.join(path))?),
+        Some(path) => Some(read_secret(section, "password_file", &dir.join(path))?),
         None => None,
     };
     if password.is_some() && raw.user.is_none() {

@@ -9,6 +9,9 @@ use wholegrain_model::{Interval, LogLevel};
 
 use crate::engine::cpu_placement::SamplerCpu;
 
+/// The default send interval: 1 s.
+pub const SEND_INTERVAL: Interval = Interval::from_s(1);
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfig {
@@ -131,7 +134,7 @@ pub(super) struct RawMqtt {
 }
 
 fn send_interval() -> Interval {
-    super::mqtt::SEND_INTERVAL
+    SEND_INTERVAL
 }
 
 fn queue_bytes_max() -> ByteSize {

@@ -1,3 +1,5 @@
+use wholegrain_model::size::ByteSize;
+
 use super::*;
 use crate::engine::cpu_placement::SamplerCpu;
 
@@ -176,7 +178,7 @@ fn intervals() {
     refused_with("[sources.tester]\ninterval = \"1us\"", "agent.toml:2:1: interval 1us is shorter than 1ms");
     refused(
         "[sampler]\ncpu = \"fast\"",
-        "agent.toml:2:7: cpu is \"fast\"; use \"kept\", \"any\" or the number of a CPU",
+        "agent.toml:2:7: cpu is \"fast\"; use \"sticky\", \"any\" or the number of a CPU",
     );
     assert_eq!(parse("[sampler]\ncpu = 3").unwrap().sampler_cpu, SamplerCpu::Number(3));
     refused("rescan = \"1ms\"", "agent.toml:1:1: rescan is 1ms; 1s is the shortest");

@@ -1,11 +1,9 @@
-//! Samples folded into windows: least, greatest, mean, last, count and quantiles. No clock, no input or output: rows go in, rows of windows
-//! come out.
+//! Folds samples into windows: minimum, maximum, mean, last value, count and quantiles. Pure: samples in, rows of windows out.
 //!
-//! A window lies on the wall clock's multiples of its length and carries its start. Of a counter the rates between successive values
-//! are folded, each in the window of its later value; a counter that was reset counts from 0. Gaps are not counted, and no rate looks across
-//! one: what came before may have been counted by another file. So that nobody else looks across it from window to window either, a window in
-//! which a counter goes on after a gap has no last value, if the one before it has. A window in
-//! which nothing was sampled is not made up; the count of one that was cut short shows it.
+//! Windows are aligned to multiples of their length on the wall clock and carry their start. Of a counter the rates between successive values are
+//! folded, each in the window of its later value; a reset counter counts from 0. Gaps are not counted, and no rate spans one, because another file
+//! may have counted before it. A window in which a counter continues after a gap has no last value if the window before has one, so that nobody
+//! computes a rate across the gap from window to window. A window without samples is not stored; a shortened one has a smaller count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +17,7 @@ use crate::engine::{Accumulated, Group};
 
 const NS_PER_S: f64 = 1e9;
 
-/// Rows of windows, to be encoded together.
+/// Rows of windows that are encoded together.
 #[derive(Debug, Default)]
 pub struct WindowRows {
     pub times: Vec<i64>,
@@ -76,18 +74,18 @@ impl WindowRow<'_> {
 struct WindowSeries {
     min: f64,
     max: f64,
-    /// Of a gauge the sum of its values, of a counter how far it went; and what the mean divides that by: values, or seconds.
+    /// Of a gauge the sum of its values, of a counter its increase; and the divisor of the mean: values, or seconds.
     sum: f64,
     weight: f64,
     count: u64,
     last: u64,
-    /// A counter's value before, and when; kept from window to window.
+    /// A counter's previous value and its time; carried from window to window.
     before: Option<(i64, u64)>,
-    /// A counter that had a value has had a gap since; kept from window to window.
+    /// A counter with a value has had a gap since; carried from window to window.
     interrupted: bool,
-    /// It went on after a gap in this window.
+    /// The counter continued after a gap in this window.
     resumed: bool,
-    /// Folded so far, of which some are kept for the quantiles.
+    /// Folded values, of which some are kept for the quantiles.
     folded: u32,
     kept: Vec<f64>,
 }
@@ -106,7 +104,7 @@ impl WindowSeries {
 
     fn begin(&mut self) {
         self.kept.clear();
-        // A window without a value has no last one already.
+        // A window without a value has no last one anyway.
         let interrupted = self.interrupted && self.count > 0;
         let (kept, before) = (std::mem::take(&mut self.kept), self.before);
         let (min, max) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -137,7 +135,7 @@ impl WindowSeries {
         self.resumed |= std::mem::take(&mut self.interrupted);
         let Some((at, before)) = self.before.replace((time, bits)) else { return };
         let seconds = time.saturating_sub(at) as f64 / NS_PER_S;
-        // The clock was stepped back: how long it took is not known.
+        // The clock was stepped back: the duration is not known.
         if seconds <= 0.0 {
             return;
         }
@@ -162,7 +160,7 @@ impl WindowSeries {
         self.folded += 1;
     }
 
-    /// Writes what it came to at `at` and the places after.
+    /// Writes the results at index `at` and the following ones.
     fn put(&mut self, at: usize, quantiles: &[f64], row: &mut WindowRow<'_>) {
         row.set(at + 4, self.count);
         if self.count > 0 && !self.resumed {
@@ -180,7 +178,7 @@ impl WindowSeries {
     }
 }
 
-/// The quantile of at least one value, between the two nearest ones in proportion (Hyndman and Fan's type 7).
+/// The quantile of at least one value, interpolated between the two nearest ones (Hyndman and Fan's type 7).
 fn quantile_of(values: &mut [f64], quantile: f64) -> f64 {
     let at = (values.len() - 1) as f64 * quantile;
     let below = at.floor() as usize;
@@ -190,7 +188,7 @@ fn quantile_of(values: &mut [f64], quantile: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// How far a counter went: over its modulus when it has one, from 0 when it was reset. `None` when it shows less than 0.
+/// The increase of a counter: over its modulus if it has one, from 0 after a reset. `None` for a negative value.
 fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
     match (before, now) {
         (Value::Int(before), Value::Int(now)) => {
@@ -216,17 +214,15 @@ fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
     }
 }
 
-/// The open window of a group, and those that are closed and not yet encoded.
+/// The open window of a group, and the closed ones that are not encoded.
 #[derive(Debug)]
 pub struct Fold {
-    /// The group's number: its successors have higher ones.
+    /// The group's id; groups that replace it have higher ones.
     pub group: u64,
     pub plan: Arc<Accumulated>,
-    /// Where its batches go.
     pub topic: Arc<str>,
-    /// Windows that are closed.
     pub closed: WindowRows,
-    /// Monotonic time of its last batch, or of its beginning.
+    /// Monotonic time of its last batch, or of its begin.
     pub sent_mono: i64,
     schema: Schema,
     open: Option<i64>,
@@ -234,7 +230,7 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// Of a group that begins; `None` for one whose samples are sent as they are.
+    /// For a new group; `None` if its samples are sent unfolded.
     pub fn new(group: &Group, now_mono: i64) -> Option<Self> {
         let plan = group.accumulated.clone()?;
         Some(Self {
@@ -249,7 +245,7 @@ impl Fold {
         })
     }
 
-    /// Takes a sample; one of another window closes the open one.
+    /// Folds a sample; one of another window closes the open window.
     pub fn take(&mut self, row: &RowCopy) {
         let start = row.time.div_euclid(self.plan.window_ns).saturating_mul(self.plan.window_ns);
         if self.open.is_some_and(|open| open != start) {
@@ -266,7 +262,7 @@ impl Fold {
         }
     }
 
-    /// Closes the open window as it is.
+    /// Closes the open window.
     pub fn close(&mut self) {
         let Some(start) = self.open.take() else { return };
         let mut row = self.closed.begin(start);
@@ -276,8 +272,8 @@ impl Fold {
         }
     }
 
-    /// Goes on as the group that took this one's place: the open window of each sensor that both have goes on too. What is left
-    /// here are closed windows; the open one of the sensors that left is closed as it is.
+    /// Continues as the group that replaces this one: the open window of each sensor that both have continues. The closed windows stay here, with the
+    /// open window of the sensors that left.
     pub fn hand_over(&mut self, group: &Group, now_mono: i64) -> Option<Self> {
         let mut next = Self::new(group, now_mono)?;
         if (next.plan.window_ns, &next.plan.quantiles) != (self.plan.window_ns, &self.plan.quantiles) {

@@ -1,39 +1,38 @@
-//! What is made of a group's samples when each window of them is sent as one: the sensors of the windows, and what has to be
-//! known of each sensor to fold its values. Folding itself is the encoder's work.
+//! How a group's samples are folded into windows: the sensors of the windows, and what folding needs to know of each sensor. The encoder folds.
 
 use wholegrain_model::{Interval, Kind, Schema, SchemaError, SensorDef, ValueType};
 
-/// What every window has of a sensor, beside quantiles: `min`, `max`, `mean`, `last`, `count`.
+/// The sensors of a window for each sensor, beside quantiles: `min`, `max`, `mean`, `last`, `count`.
 pub const FOLDED: usize = 5;
-/// The most values of a window that quantiles are made of: 4096. Of windows with more, every second (third, …) is taken.
+/// The most values of a window that quantiles are computed from: 4096. Of windows with more, every second (third, …) value is taken.
 pub const QUANTILE_VALUES_MAX: usize = 4096;
 
-/// One sensor of the samples.
+/// A sensor of the samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Folded {
-    /// Of a counter, the rates between its values are folded.
+    /// For a counter, the rates between its values are folded.
     pub kind: Kind,
-    /// How its values are kept.
+    /// The type of its values.
     pub value_type: ValueType,
-    /// Raw value times scale is the quantity in its unit.
+    /// Raw value times scale is the value in the sensor's unit.
     pub scale: f64,
     /// For a counter that wraps: its modulus.
     pub wraps_at: Option<u64>,
 }
 
-/// How a group's samples are folded, and what comes of it.
+/// How a group's samples are folded, and the schema of the windows.
 #[derive(Debug)]
 pub struct Accumulated {
-    /// The windows lie on the wall clock's multiples of this, in ns.
+    /// Windows are aligned to multiples of this on the wall clock, in ns.
     pub window_ns: i64,
     /// Between 0 and 1.
     pub quantiles: Box<[f64]>,
     /// The sensors of the samples.
     pub sensors: Box<[Folded]>,
-    /// The sensors of the windows: for each of the samples' [`FOLDED`] and the quantiles.
+    /// The sensors of the windows: [`FOLDED`] and the quantiles for each sensor of the samples.
     pub schema: Schema,
     pub types: Box<[ValueType]>,
-    /// Of how many values one is taken for the quantiles.
+    /// One of this many values is kept for the quantiles.
     pub stride: u32,
     values: usize,
 }
@@ -45,7 +44,7 @@ fn quantile_name(quantile: f64) -> String {
 }
 
 impl Accumulated {
-    /// For samples of `schema`, one each `interval`.
+    /// For samples of `schema` at each `interval`.
     pub fn new(schema: &Schema, interval: Interval, window: Interval, quantiles: &[f64]) -> Result<Self, SchemaError> {
         let mut sensors = Vec::with_capacity(schema.len() * (FOLDED + quantiles.len()));
         for sensor in schema.sensors() {
@@ -71,18 +70,18 @@ impl Accumulated {
         })
     }
 
-    /// The same, with the schema in memory once for all groups whose windows have the same sensors.
+    /// The same with the other's schema if the sensors are equal, so that the schema is in memory once.
     pub fn sharing(mut self, other: &Self) -> Self {
         self.schema = self.schema.sharing(&other.schema);
         self
     }
 
-    /// How many values of a window are kept for the quantiles, about.
+    /// The most values of a window that are kept for the quantiles.
     pub fn values(&self) -> usize {
         self.values
     }
 
-    /// How many sensors of the windows there are for one of the samples.
+    /// The number of window sensors for each sensor of the samples.
     pub fn width(&self) -> usize {
         FOLDED + self.quantiles.len()
     }

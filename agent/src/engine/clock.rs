@@ -1,4 +1,4 @@
-//! The system's clocks and a sleep that is exact and can be cut short.
+//! The system's clocks, and a precise sleep that another thread can end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,10 +33,10 @@ pub fn thread_cpu() -> i64 {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// The two clocks are read within so many ns of each other: 100 µs. A thread that is preempted between the two would else see
-/// a step of the clock where there is none.
+/// Both clocks are read within 100 µs of each other. Otherwise a thread that is preempted in between would see a step of the clock where there is
+/// none.
 const APART_NS_MAX: i64 = 100_000;
-/// How often both clocks are read again to come that close.
+/// How often both clocks are read again to get that close.
 const READS_MAX: usize = 10;
 
 /// Both clocks at one instant.
@@ -44,7 +44,7 @@ pub fn now() -> ClockReading {
     now_of(mono, real)
 }
 
-/// The same, while realtime minus monotonic is about `offset`, as it was a moment ago: one look at each clock shows that it still is.
+/// As [`now`], if realtime minus monotonic is still about `offset`: then one read of each clock is enough.
 pub fn now_near(offset: i64) -> ClockReading {
     near_of(offset, mono, real)
 }
@@ -55,7 +55,7 @@ fn near_of(offset: i64, mut mono: impl FnMut() -> i64, mut real: impl FnMut() ->
     if (-APART_NS_MAX..=APART_NS_MAX).contains(&apart) { now } else { now_of(mono, real) }
 }
 
-/// The same from any clocks: the closest pair of those read.
+/// As [`now`], with any clocks: the closest pair of the reads.
 fn now_of(mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> ClockReading {
     let (mut best, mut apart_min) = (ClockReading { real: 0, mono: 0 }, i64::MAX);
     for _ in 0..READS_MAX {
@@ -71,7 +71,7 @@ fn now_of(mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> Clock
     best
 }
 
-/// Asks the kernel to wake this thread as exactly as it can: a timer slack of 1 ns in place of 50 µs.
+/// Sets the thread's timer slack to 1 ns in place of 50 µs, so that the kernel wakes it as exactly as it can.
 pub fn sharpen_timers() {
     // SAFETY: sets a property of the calling thread; takes integers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64, 0u64, 0u64, 0u64) };
@@ -82,20 +82,20 @@ pub fn sharpen_timers() {
 pub struct Wake(AtomicU32);
 
 impl Wake {
-    /// The state to hand to [`Wake::sleep_until`]: taken before looking for work, so that no wake-up falls in between.
+    /// The state for [`Wake::sleep_until`]: read before checking for work, so that no wake-up is lost in between.
     pub fn state(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Ends the sleep of the thread that sleeps on this, now or when it next begins.
+    /// Ends the sleep of the waiting thread, now or when it next begins.
     pub fn wake(&self) {
         self.0.fetch_add(1, Ordering::Release);
         // SAFETY: the address is that of a live atomic; the kernel only uses it to find the sleeper.
         unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
     }
 
-    /// Sleeps until the monotonic clock shows `deadline` ns, or until somebody woke it after `state` was taken. An absolute
-    /// deadline on the same high-resolution timers as `clock_nanosleep`, which could not be ended by another thread.
+    /// Sleeps until the monotonic clock shows `deadline` ns, or until a wake-up after `state` was read. The deadline is absolute, on the same
+    /// high-resolution timers as `clock_nanosleep`, which no other thread could end.
     pub fn sleep_until(&self, deadline: i64, state: u32) {
         let deadline = deadline.max(0);
         let time = libc::timespec { tv_sec: deadline / NS, tv_nsec: deadline % NS };

@@ -1,10 +1,9 @@
-//! Places sampler threads on CPUs. Every tick interrupts what runs on its CPU; a thread that the kernel moves often
-//! interrupts all of them, moves other programs out of its way, and finds cold caches each time.
+//! Places sampler threads on CPUs. Every tick interrupts the program on its CPU; a thread that the kernel moves often interrupts the programs on all
+//! CPUs, displaces them and finds cold caches.
 //!
-//! So the kernel chooses, as it knows best which CPU has least to do, and the thread then stays there for a turn of some hundred
-//! ticks. After that it stays on if the CPU was idle else, moves to one that was, and where none was, goes to the next: on a node whose
-//! CPUs all work, a program whose parts wait for the slowest loses as much as the part that loses most, and that is least when all lose
-//! alike. Nothing of this is done by the sampler thread itself once it runs.
+//! Therefore the kernel chooses the CPU at first, and the thread then stays there for a period of some hundred ticks. It stays longer if the CPU was
+//! otherwise idle, or moves to an idle one. If none is idle, it goes to the next CPU: on a fully loaded node a program that waits for its slowest
+//! part loses as much as the part that loses most, which is least if all lose the same. The sampler thread itself does none of this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -14,33 +13,32 @@ use serde::Deserialize;
 
 use super::idle::IdleCpus;
 
-/// How soon the thread is to run after its tick when others run: 100 us, the shortest that the kernel takes. It is the slice that the
-/// scheduler plans for it (sched(7), `sched_runtime` in sched_setattr(2)); the shorter the slice, the earlier the turn.
+/// The scheduler slice of the thread: 100 us, the shortest that the kernel accepts (sched(7), `sched_runtime` in sched_setattr(2)). With a shorter
+/// slice the thread runs sooner after its tick while others run.
 const SLICE_NS: u64 = 100_000;
-/// With a shortest interval above this a thread is not kept anywhere: it wakes so seldom that the kernel's choice of an idle CPU is worth
-/// more. 100 ms.
+/// With a shortest interval above 100 ms the thread is not placed: it wakes so rarely that the kernel's choice of an idle CPU is better.
 pub const KEPT_INTERVAL_NS_MAX: u64 = 100_000_000;
-/// How many of its intervals it stays on one CPU, if that and all others are in use.
+/// The number of intervals that it stays on one CPU if all CPUs are in use.
 const TURN_TICKS: u32 = 500;
-/// But at least: 200 ms, twenty ticks of the kernel's account of what a CPU does.
+/// The lower bound of that time: 200 ms, twenty of the kernel's accounting ticks.
 const TURN_MIN: Duration = Duration::from_millis(200);
-/// And at most: 10 s.
+/// The upper bound of that time: 10 s.
 const TURN_MAX: Duration = Duration::from_secs(10);
-/// A CPU that was idle for this part of the time disturbs nobody.
+/// A CPU counts as idle from this fraction of idle time.
 const IDLE_PART: f64 = 0.5;
-/// For how many of its intervals the kernel may choose.
+/// The number of intervals during which the kernel chooses.
 const CHOOSING_TICKS: u32 = 5;
 
 /// The value of `[sampler] cpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub enum SamplerCpu {
-    /// The kernel's choice at first, then an idle one, or each in its turn.
+    /// The kernel's choice at first, then an idle CPU, or each in turn.
     #[default]
     Sticky,
     /// The kernel's choice at each tick.
     Any,
-    /// Always this one, if the process may use it.
+    /// Always this CPU, if the process may use it.
     Number(u16),
 }
 
@@ -54,15 +52,15 @@ impl TryFrom<toml::Value> for SamplerCpu {
     fn try_from(value: toml::Value) -> Result<Self, String> {
         let number = value.as_integer().and_then(|number| u16::try_from(number).ok());
         match (value.as_str(), number) {
-            (Some("kept"), _) => Ok(Self::Sticky),
+            (Some("sticky"), _) => Ok(Self::Sticky),
             (Some("any"), _) => Ok(Self::Any),
             (_, Some(number)) => Ok(Self::Number(number)),
-            _ => Err(format!("cpu is {}; use \"kept\", \"any\" or the number of a CPU", shown(&value))),
+            _ => Err(format!("cpu is {}; use \"sticky\", \"any\" or the number of a CPU", shown(&value))),
         }
     }
 }
 
-/// Where a sampler thread runs, as it reports itself.
+/// The location of a sampler thread, as the thread reports it.
 #[derive(Debug)]
 pub struct CpuPlacement {
     thread: AtomicI32,
@@ -76,43 +74,43 @@ impl Default for CpuPlacement {
 }
 
 impl CpuPlacement {
-    /// The calling thread is the one.
+    /// Registers the calling thread.
     pub fn begin(&self) {
-        // SAFETY: takes and changes nothing.
+        // SAFETY: takes no argument and changes nothing.
         self.thread.store(unsafe { libc::gettid() }, Ordering::Release);
     }
 
-    /// The calling thread, which is the one, has come to a tick. No system call: the C library reads it from memory.
+    /// Notes the CPU of the calling thread, at a tick. Without a system call: the C library reads it from memory.
     #[inline]
     pub fn note(&self) {
-        // SAFETY: takes and changes nothing.
+        // SAFETY: takes no argument and changes nothing.
         self.cpu.store(unsafe { libc::sched_getcpu() }, Ordering::Relaxed);
     }
 }
 
-/// Asks for a short slice, so that the thread runs soon after each tick though others run, and takes little each time. Kernels before
-/// 6.12 have one slice for all and leave it at that.
+/// Requests a short slice, so that the thread runs soon after each tick while others run. Kernels before 6.12 have one slice for all threads and
+/// ignore the request.
 pub fn shorten_slice() {
-    // SAFETY: plain numbers, for which zero is a value.
+    // SAFETY: integers only, for which zero is valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the place for the result is as long as said; 0 is the calling thread.
+    // SAFETY: the buffer has the given size; 0 is the calling thread.
     if unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } != 0 {
         return;
     }
     if attributes.sched_policy == libc::SCHED_OTHER as u32 {
         attributes.sched_runtime = SLICE_NS;
-        // SAFETY: reads the structure, which is as the kernel gave it but for the slice.
+        // SAFETY: reads the structure that the kernel filled.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }
 
-/// Keeps one thread on its CPU, and moves it.
+/// Keeps one thread on a CPU and moves it.
 #[derive(Debug)]
 pub struct CpuPlacer {
     placement: Arc<CpuPlacement>,
     cpu: SamplerCpu,
-    /// The CPUs that the process was started with.
+    /// The CPUs that the process may use.
     allowed: libc::cpu_set_t,
     idle: IdleCpus,
     state: PlacerState,
@@ -120,18 +118,18 @@ pub struct CpuPlacer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PlacerState {
-    /// Anywhere, and nothing is to be done about it.
+    /// The kernel places it, and it is not moved.
     Free,
-    /// Anywhere until then, to be kept where it is.
+    /// The kernel places it until then.
     Choosing(Instant),
     /// On a CPU until then.
     Turn { cpu: usize, until: Instant },
-    /// On one for ever.
+    /// On one CPU for good.
     Fixed,
 }
 
 impl CpuPlacer {
-    /// Of a thread that is free to run anywhere.
+    /// For a thread that the kernel places so far.
     pub fn new(placement: Arc<CpuPlacement>, cpu: SamplerCpu) -> Self {
         Self { placement, cpu, allowed: affinity(), idle: IdleCpus::new("/proc/stat"), state: PlacerState::Free }
     }
@@ -143,7 +141,7 @@ impl CpuPlacer {
         }
     }
 
-    /// Moves the thread if its turn is over. `interval_ns` is the shortest at which the thread reads.
+    /// Moves the thread if its time on the CPU is over. `interval_ns` is the thread's shortest interval.
     pub fn look(&mut self, now: Instant, interval_ns: Option<u64>) {
         let interval_ns = interval_ns.filter(|interval| *interval <= KEPT_INTERVAL_NS_MAX);
         match (self.cpu, interval_ns, self.state) {
@@ -162,7 +160,7 @@ impl CpuPlacer {
                 self.state = PlacerState::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
             }
             (_, Some(interval_ns), PlacerState::Choosing(until)) if now >= until => {
-                // Idle times are read at the end of the turn.
+                // Idle times are measured over the thread's time on the CPU.
                 self.idle.look();
                 let cpu = usize::try_from(self.placement.cpu.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
                 self.stay(cpu, now, interval_ns);
@@ -176,7 +174,7 @@ impl CpuPlacer {
         }
     }
 
-    /// A turn on a CPU. Where the thread cannot be kept, it is tried again as seldom as it would be moved.
+    /// Pins the thread to a CPU for a while. If that fails, it is tried again after the same time.
     fn stay(&mut self, cpu: usize, now: Instant, interval_ns: u64) {
         let is_kept = matches!(self.state, PlacerState::Turn { cpu: before, .. } if before == cpu) || self.keep_on(cpu);
         let turn = (Duration::from_nanos(interval_ns) * TURN_TICKS).clamp(TURN_MIN, TURN_MAX);
@@ -184,7 +182,7 @@ impl CpuPlacer {
         tracing::trace!("the sampler stays on CPU {cpu} for {turn:?}: {is_kept}");
     }
 
-    /// How long nothing is to be done.
+    /// The time until the next move.
     pub fn due_in(&self, now: Instant) -> Option<Duration> {
         match self.state {
             PlacerState::Choosing(at) | PlacerState::Turn { until: at, .. } => Some(at.saturating_duration_since(now)),
@@ -193,7 +191,7 @@ impl CpuPlacer {
     }
 
     fn keep_on(&self, cpu: usize) -> bool {
-        // SAFETY: plain bits, for which zero is a value; the number is within the set, or nothing is done.
+        // SAFETY: a plain bit set, for which zero is valid; the number is checked to be within the set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         if cpu >= libc::CPU_SETSIZE as usize {
             return false;
@@ -212,12 +210,12 @@ impl CpuPlacer {
 
     fn set(&self, cpus: &libc::cpu_set_t) -> bool {
         let thread = self.placement.thread.load(Ordering::Acquire);
-        // SAFETY: reads the set, which is as long as said. A thread 0, which would be this one, is none.
+        // SAFETY: reads the set, whose size is given. The thread id is not 0, which would be the calling thread.
         thread != 0 && unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), cpus) } == 0
     }
 }
 
-/// Where a thread goes that was on `cpu`, of the CPUs that it may use: `idle` has the part of the time that each was.
+/// The next CPU of a thread on `cpu`, among the allowed ones; `idle` has the idle fraction of each.
 fn next(cpu: usize, idle: &[(usize, f64)], is_allowed: impl Fn(usize) -> bool) -> usize {
     let of = |cpu: usize| idle.iter().find(|(other, _)| *other == cpu).map_or(0.0, |(_, part)| *part);
     if of(cpu) >= IDLE_PART {
@@ -234,15 +232,15 @@ fn next(cpu: usize, idle: &[(usize, f64)], is_allowed: impl Fn(usize) -> bool) -
 }
 
 fn is_in(set: &libc::cpu_set_t, cpu: usize) -> bool {
-    // SAFETY: only looks, within the set.
+    // SAFETY: only reads, within the set.
     cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, set) }
 }
 
-/// The CPUs that the calling thread may use; all when there are more than the set has room for.
+/// The CPUs that the calling thread may use; all if there are more than the set has room for.
 fn affinity() -> libc::cpu_set_t {
-    // SAFETY: plain bits, for which zero is a value.
+    // SAFETY: a plain bit set, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the place for the result is as long as said; 0 is the calling thread.
+    // SAFETY: the buffer has the given size; 0 is the calling thread.
     if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         // SAFETY: numbers within the set only.
         (0..libc::CPU_SETSIZE as usize).for_each(|cpu| unsafe { libc::CPU_SET(cpu, &mut set) });
@@ -262,7 +260,7 @@ mod tests {
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: as in `affinity`.
         assert_eq!(unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set) }, 0);
-        // SAFETY: only counts.
+        // SAFETY: only counts bits.
         unsafe { libc::CPU_COUNT(&set) }
     }
 
@@ -325,7 +323,7 @@ mod tests {
         assert_eq!(next(1, &[(0, 0.9), (1, 0.6), (2, 1.0)], all), 1, "idle enough");
         assert_eq!(next(1, &[(0, 0.9), (1, 0.1), (2, 1.0), (3, 0.0)], all), 2, "the idlest");
         assert_eq!(next(1, &[(0, 0.9), (1, 0.1), (2, 1.0)], |cpu| cpu != 2), 0, "of those that may be used");
-        // All are in use: one after the other, those that may not be used passed over.
+        // All are in use: they are used in turn, without those that are not allowed.
         let busy: Vec<(usize, f64)> = [0, 1, 4, 5].map(|cpu| (cpu, 0.2)).into();
         let round: Vec<usize> =
             std::iter::successors(Some(4), |cpu| Some(next(*cpu, &busy, |cpu| cpu != 1))).take(5).collect();

@@ -1,4 +1,4 @@
-//! A running group: what the sampler writes and every other thread may look at.
+//! A running group: the sampler writes it, every other thread reads it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, fence};
@@ -15,18 +15,18 @@ use super::schedule::TickSchedule;
 
 /// The most samples of one batch.
 pub const BATCH_SAMPLES_MAX: usize = 256;
-/// The most samples that a ring collects for one batch: at 1 ms the encoder wakes about each 128 ms.
+/// The most samples that a ring collects for one batch: at 1 ms the encoder wakes about every 128 ms.
 pub const RING_BATCH_SAMPLES_MAX: usize = 128;
-/// What a ring's part for one batch may take before smaller batches are made of a group with very many sensors: 4 MiB.
+/// The most memory of a ring for one batch; groups with very many sensors get smaller batches: 4 MiB.
 pub const RING_BATCH_BYTES_MAX: usize = 4 << 20;
-/// Samples that wait for the encoder in a group that no sampler reads; further ones are refused.
+/// Events that may wait for the encoder; further ones are refused.
 pub const EVENTS_MAX: usize = 256;
 
-/// Counts and states of a group that outlive a change of its interval or its layout.
+/// Counts and states of a group that survive a change of its interval or its layout.
 #[derive(Debug, Default)]
 pub struct GroupStats {
     pub samples: AtomicU64,
-    /// Ticks that passed unread.
+    /// Ticks without a read.
     pub missed: AtomicU64,
     /// Values that could not be read.
     pub gaps: AtomicU64,
@@ -34,48 +34,46 @@ pub struct GroupStats {
     pub overruns: AtomicU64,
     /// How late reads began.
     pub lag: LagHistogram,
-    /// What went wrong with the last read, if anything did.
+    /// The problem of the last read.
     pub problem: ProblemCell,
-    /// The reader has asked for a new look at the source.
+    /// The reader has requested a rediscovery of its source.
     pub layout_changed: AtomicBool,
 }
 
-/// A group with one schema and one ring. A changed interval or layout makes a new one; this one is then drained.
+/// Time and values of a sample that a group shows before it has one of its own.
+pub type CarriedSample = (i64, Vec<Option<Value>>);
+
+/// A group with one schema and one ring. A changed interval or layout makes a new group, and the old one is drained.
 #[derive(Debug)]
 pub struct Group {
     /// Unique within the process.
     pub id: u64,
     /// The source's name in the configuration.
     pub source: String,
-    /// Sensors and their properties.
     pub schema: Schema,
-    /// The sensors' types, in order.
     pub types: Box<[ValueType]>,
-    /// Where the batches go.
     pub topic: Arc<str>,
-    /// When it is read.
     pub ticking: TickSchedule,
-    /// Whether it has a thread of its source's own.
+    /// Whether a thread for blocking reads reads it.
     pub blocking: bool,
     pub ring: Ring,
-    /// What is made of its samples before they are sent; `None`: every sample is sent.
+    /// The windows that its samples are folded into; `None`: every sample is sent.
     pub accumulated: Option<Arc<Accumulated>>,
-    /// The newest sample of the group whose place it takes, for who asks before it has one of its own: the time, and the values of
-    /// its own sensors that the other had.
-    pub carried: Option<(i64, Vec<Option<Value>>)>,
-    /// Samples for which the ring is laid out to be encoded together.
+    /// The newest sample of the group that it replaces, shown until it has one of its own.
+    pub carried: Option<CarriedSample>,
+    /// Samples that the ring's layout provides for one batch.
     pub batch_samples: usize,
-    /// Counts, shared with the group's successors.
+    /// Counts, shared with the groups that replace it.
     pub stats: Arc<GroupStats>,
-    /// The first sample of the ring not yet encoded. Written by the encoder only.
+    /// The first sample of the ring that is not encoded. Only the encoder writes it.
     pub encoded: AtomicU64,
-    /// Monotonic time of the last closed batch. Written by the encoder only.
+    /// Monotonic time of the last batch. Only the encoder writes it.
     pub closed_mono: AtomicI64,
-    /// The sampler writes no more into it.
+    /// The sampler does not write into it any more.
     pub sealed: AtomicBool,
 }
 
-/// How many samples are collected for one batch of a group with so many sensors.
+/// How many samples are collected for one batch.
 pub fn batch_samples(sensors: usize, interval: Interval, send_interval: Interval) -> usize {
     let wanted = (send_interval.ns() / interval.ns().max(1)).max(1);
     let by_bytes = RING_BATCH_BYTES_MAX / Ring::row_bytes(sensors);
@@ -83,7 +81,6 @@ pub fn batch_samples(sensors: usize, interval: Interval, send_interval: Interval
 }
 
 impl Group {
-    /// A group that begins now.
     pub fn new(
         source: &str,
         agent: &str,
@@ -117,7 +114,7 @@ impl Group {
         }
     }
 
-    /// A group that no sampler reads: its samples come when something happens, through [`State::push_event`](crate::state::State::push_event).
+    /// A group without a sampler: its samples are events, added by [`Group::push_event`].
     pub fn of_events(source: &str, agent: &str, schema: Schema) -> Self {
         let ticking = TickSchedule { interval: Interval::default(), offset: Interval::default(), synchronous: false };
         let (ring, sensors) = (Ring::new(schema.len(), EVENTS_MAX), schema.len());
@@ -129,14 +126,13 @@ impl Group {
         }
     }
 
-    /// Whether no sampler reads it.
+    /// Whether its samples are events.
     pub fn is_of_events(&self) -> bool {
         self.ticking.interval.ns() == 0
     }
 
-    /// Puts a sample into a group of events, of which the caller is the only one to do so now. `false`, and counted as missed, when
-    /// [`EVENTS_MAX`] wait for the encoder.
-    pub(crate) fn push_event(&self, time: i64, values: &[u64], gaps: &[u64]) -> bool {
+    /// Adds an event. The caller is the only one that does so now. `false`, and counted as missed, if [`EVENTS_MAX`] wait for the encoder.
+    pub fn push_event(&self, time: i64, values: &[u64], gaps: &[u64]) -> bool {
         let waiting = self.ring.head() - self.encoded.load(Ordering::Acquire);
         let fits = waiting < self.ring.capacity() as u64 && !self.sealed.load(Ordering::Acquire);
         if fits {
@@ -151,13 +147,13 @@ impl Group {
         self.schema.group()
     }
 
-    /// The same, of whose samples only what each window comes to is sent.
+    /// The group with its samples folded into windows.
     pub fn accumulating(self, accumulated: Option<Arc<Accumulated>>) -> Self {
         Self { accumulated, ..self }
     }
 
-    /// The same, with a newest sample until it has one of its own.
-    pub fn carrying(self, carried: Option<(i64, Vec<Option<Value>>)>) -> Self {
+    /// The group with a sample to show until it has one of its own.
+    pub fn carrying(self, carried: Option<CarriedSample>) -> Self {
         Self { carried, ..self }
     }
 
@@ -166,14 +162,14 @@ impl Group {
         self.accumulated.as_ref().map_or(&self.schema, |accumulated| &accumulated.schema)
     }
 
-    /// The same group at another interval, with a ring laid out for it.
+    /// The group at another interval, with a ring laid out for it.
     pub fn retimed(&self, agent: &str, ticking: TickSchedule, send_interval: Interval) -> Self {
         let (stats, accumulated) = (self.stats.clone(), self.accumulated.clone());
         Self::new(&self.source, agent, self.schema.clone(), ticking, self.blocking, send_interval, stats)
             .accumulating(accumulated)
     }
 
-    /// Whether everything that was ever sampled into it has been encoded.
+    /// Whether all its samples are encoded and it gets no more.
     pub fn is_drained(&self) -> bool {
         // In this order: the sampler seals after its last push.
         self.sealed.load(Ordering::Acquire) && self.encoded.load(Ordering::Acquire) >= self.ring.head()
@@ -191,7 +187,7 @@ pub struct ProblemCell {
 }
 
 impl ProblemCell {
-    /// Notes how a read went; whether that is news. Only ever from the one thread that samples the group.
+    /// Notes the result of a read. Whether it differs from the last one. Only the thread that samples the group may call it.
     pub fn set(&self, problem: Option<ReadProblem>) -> bool {
         let (kind, what, number) = match problem {
             None => (0, "", 0),
@@ -216,7 +212,7 @@ impl ProblemCell {
         true
     }
 
-    /// The problem of the last read; `None` when it was good.
+    /// The problem of the last read; `None` if it was good.
     pub fn get(&self) -> Option<ReadProblem> {
         loop {
             let sequence = self.sequence.load(Ordering::Acquire);

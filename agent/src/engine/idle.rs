@@ -1,14 +1,13 @@
-//! Which CPUs had nothing to do, from the kernel's account of each in `/proc/stat`.
+//! CPU idle times, from `/proc/stat`.
 
 use std::path::PathBuf;
 
-/// Of the numbers of a CPU's line, those that are its time: user, nice, system, idle, iowait, irq, softirq, steal. What follows is in
-/// them already.
+/// The numbers of a CPU's line that make up its time: user, nice, system, idle, iowait, irq, softirq, steal. The later numbers are included in these.
 const TIMES: usize = 8;
-/// Idle, and idle while something waits for a device.
+/// Idle, and idle while a process waits for a device.
 const IDLE: std::ops::Range<usize> = 3..5;
 
-/// One CPU's time since the machine started, in ticks of the kernel's account (USER_HZ, 10 ms).
+/// A CPU's time since the machine started, in the kernel's ticks (USER_HZ, 10 ms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CpuTimes {
     cpu: usize,
@@ -16,7 +15,7 @@ struct CpuTimes {
     all: u64,
 }
 
-/// Looks now and then; tells of the time between two looks.
+/// Measures idle times between two calls.
 #[derive(Debug)]
 pub struct IdleCpus {
     path: PathBuf,
@@ -24,27 +23,27 @@ pub struct IdleCpus {
 }
 
 impl IdleCpus {
-    /// By the account at this path; nothing has been looked at.
+    /// Reads the file at this path; nothing is measured yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), last: Vec::new() }
     }
 
-    /// For each CPU, by its number and in their order, the part of its time since the last look that it was idle, 0 to 1. None for
-    /// those of which nothing is known: at the first look, without the file, of a CPU that was off.
+    /// For each CPU, in the order of numbers, the fraction of the time since the last call that it was idle. CPUs without a measurement are left out:
+    /// at the first call, without the file, or after they were offline.
     pub fn look(&mut self) -> Vec<(usize, f64)> {
         let now = std::fs::read(&self.path).map(|text| parse(&text)).unwrap_or_default();
         let before = std::mem::replace(&mut self.last, now);
         let of = |now: &CpuTimes| {
             let then = before.iter().find(|then| then.cpu == now.cpu)?;
             let all = now.all.checked_sub(then.all).filter(|all| *all > 0)?;
-            // Time that waited for a device is taken back by some kernels.
+            // Some kernels decrease the time that waited for a device.
             Some((now.cpu, (now.idle.saturating_sub(then.idle) as f64 / all as f64).min(1.0)))
         };
         self.last.iter().filter_map(of).collect()
     }
 }
 
-/// The lines of single CPUs; what is not one is passed over.
+/// The lines of single CPUs; other lines are skipped.
 fn parse(text: &[u8]) -> Vec<CpuTimes> {
     let text = String::from_utf8_lossy(text);
     let of = |line: &str| {
@@ -69,7 +68,7 @@ mod tests {
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         write("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu2 5 5 5 50 5 5 5 5 7 7\nintr 1 cpu3\n");
         assert_eq!(idle.look(), [], "the first look");
-        // CPU 2 of which 10 of 40 were idle, 1 that has come, 0 for which no time has gone by.
+        // CPU 2 was idle for 10 of 40 ticks, CPU 1 is new, and for CPU 0 no time has passed.
         write("cpu  0 0 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu1 1 1 1 1 1 1 1 1\ncpu2 15 5 25 56 9 5 5 5 99 7\n");
         assert_eq!(idle.look(), [(2, 0.25)]);
         write("cpu0 10 0 10 120 0 0 0 0\ncpu1 1 1 11 1 1 1 1 1\ncpu2 1\n");

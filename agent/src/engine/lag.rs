@@ -1,25 +1,25 @@
-//! How late reads begin: a histogram of powers of two, written by one thread and read by any.
+//! A histogram of how late reads begin, in powers of two; one thread writes it, any thread reads it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of buckets: bucket `i` counts lags below 2^i µs, the last one everything longer (2^23 µs is 8 s).
 pub const BUCKETS: usize = 25;
 
-/// Counts of lags by size. One writer; torn between buckets at worst by one count.
+/// Counts of lags by size, with one writer. A reader may see a count that is off by one.
 #[derive(Debug, Default)]
 pub struct LagHistogram {
     counts: [AtomicU64; BUCKETS],
     max_ns: AtomicU64,
 }
 
-/// A bucket's number for a lag.
+/// The bucket of a lag.
 fn bucket(lag_ns: u64) -> usize {
     let us = lag_ns / 1_000;
     (64 - us.leading_zeros() as usize).min(BUCKETS - 1)
 }
 
 impl LagHistogram {
-    /// Counts one lag. Only ever from the one thread that samples the group.
+    /// Counts one lag. Only the thread that samples the group may call it.
     #[inline]
     pub fn record(&self, lag_ns: u64) {
         let count = &self.counts[bucket(lag_ns)];
@@ -38,7 +38,7 @@ impl LagHistogram {
         self.max_ns.load(Ordering::Relaxed)
     }
 
-    /// The upper end, exclusive, in ns of the bucket that holds the given part (0 to 1) of the lags; 0 without any.
+    /// The exclusive upper end in ns of the bucket in which the given quantile (0 to 1) lies; 0 without any lag.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         let counts = self.counts();
         let wanted = (counts.iter().sum::<u64>() as f64 * part).ceil() as u64;

@@ -1,18 +1,18 @@
-//! Commands to a sampler thread, and what it hands back, without a lock: two linked stacks behind atomic pointers.
+//! Commands to a sampler thread, and what it hands back, without a lock: two linked stacks with atomic pointers.
 //!
-//! The sender allocates a command; the sampler takes all of them with one swap, exchanges its parts with its own, and puts the
-//! same boxes on the second stack, so that whatever has to be freed is freed by the sender.
+//! The sender allocates a command. The sampler takes all commands with one swap, exchanges their parts with its own, and puts the same boxes on the
+//! second stack, so that the sender frees what has to be freed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A stack of boxes: pushed by any thread without waiting, taken as a whole.
+/// A stack of boxes: any thread pushes without waiting, and all are taken at once.
 #[derive(Debug)]
 pub struct Stack<T> {
     top: AtomicPtr<StackNode<T>>,
 }
 
-/// A box that can be put on a [`Stack`].
+/// A box for a [`Stack`].
 #[derive(Debug)]
 pub struct StackNode<T> {
     pub value: T,
@@ -23,7 +23,6 @@ pub struct StackNode<T> {
 unsafe impl<T: Send> Send for StackNode<T> {}
 
 impl<T> StackNode<T> {
-    /// A box for `value`.
     pub fn new(value: T) -> Box<Self> {
         Box::new(Self { value, next: ptr::null_mut() })
     }
@@ -36,7 +35,7 @@ impl<T> Default for Stack<T> {
 }
 
 impl<T> Stack<T> {
-    /// Puts a box on top. Allocates nothing.
+    /// Pushes a box. Allocates nothing.
     pub fn push(&self, node: Box<StackNode<T>>) {
         let raw = Box::into_raw(node);
         let mut top = self.top.load(Ordering::Relaxed);
@@ -50,7 +49,7 @@ impl<T> Stack<T> {
         }
     }
 
-    /// Takes everything, the first pushed first.
+    /// Takes all boxes, the first pushed first.
     pub fn take(&self) -> StackIter<T> {
         if self.top.load(Ordering::Relaxed).is_null() {
             return StackIter { next: ptr::null_mut() };
@@ -73,7 +72,7 @@ impl<T> Drop for Stack<T> {
     }
 }
 
-/// What was taken from a stack, in the order pushed.
+/// Boxes taken from a stack, in the order in which they were pushed.
 #[derive(Debug)]
 pub struct StackIter<T> {
     next: *mut StackNode<T>,

@@ -1,9 +1,9 @@
-//! The sampling engine: when to read, the thread that reads, and the memory in which others find what it read.
+//! The sampling engine: the schedule, the thread that reads, and the memory from which others read the samples.
 //!
 //! - In: groups with their readers and their timing.
-//! - Out: whole samples in each group's [`ring`], counts, lags.
-//! - Never, on a sampler thread: an allocation once warm, a lock, a system call that can wait except the sleep to the next
-//!   tick and the reads of the sources themselves.
+//! - Out: complete samples in each group's [`ring`], counts, lags.
+//! - Never, on a sampler thread: an allocation once warm, a lock, a blocking system call except the sleep to the next tick and the reads of the
+//! sources.
 
 pub mod accumulate;
 pub mod clock;

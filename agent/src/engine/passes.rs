@@ -1,29 +1,28 @@
 //! The times that this process has sampled, so that none is sampled twice after the wall clock was stepped back. Pure: times are arguments.
 //!
-//! A reading is known by its sensor and its time. After a step back the clock shows times again for which there are readings: a second
-//! reading would take the place of the first one or stand between two of them, and no rate or sum over the two passes means anything.
-//! So each time belongs to the first pass that comes over it, and in a later pass nothing is sampled there.
+//! Sensor and time identify a reading. After a step back the clock shows times again that have readings: a second reading would replace the first one
+//! or lie between two of them, and no rate or sum over both passes would mean anything. Therefore each time belongs to the pass that reaches it
+//! first, and later passes sample nothing there.
 
-/// The passes over time that are kept apart; of more, the two that lie closest become one, with what is between them.
+/// The passes that are kept apart; beyond it, the two closest are merged with the time between them.
 pub const PASSES_MAX: usize = 4;
 
-/// What the passes of the clock before this one went over.
+/// The times of the passes before the present one.
 #[derive(Debug, Clone, Copy)]
 pub struct ClockPasses {
-    /// First and last time of each, ns since the Unix epoch, ascending and apart.
+    /// First and last time of each, ns since the Unix epoch, ascending and disjoint.
     over: [(i64, i64); PASSES_MAX + 1],
     count: usize,
-    /// When the pass began that goes on.
+    /// The begin of the present pass.
     from: i64,
 }
 
 impl ClockPasses {
-    /// The first pass begins.
     pub fn new(from: i64) -> Self {
         Self { over: [(0, 0); PASSES_MAX + 1], count: 0, from }
     }
 
-    /// The clock was stepped: it came to `before`, and goes on at `after`.
+    /// Notes that the clock was stepped from `before` to `after`.
     pub fn stepped(&mut self, before: i64, after: i64) {
         let (mut from, mut to) = (self.from.min(before), before);
         let mut kept = 0;
@@ -53,8 +52,8 @@ impl ClockPasses {
         self.count -= 1;
     }
 
-    /// Until when nothing is to be sampled, because there are readings of this time and of the times up to then. The ns after it is kept for
-    /// the gap between the passes.
+    /// The time before which nothing may be sampled, because readings of these times exist. The nanosecond after it is reserved for the gap between
+    /// the passes.
     #[inline]
     pub fn held_until(&self, time: i64) -> Option<i64> {
         if self.count == 0 {
@@ -85,7 +84,7 @@ mod tests {
         assert_eq!((passes.held_until(55), passes.held_until(62), passes.held_until(100)), (Some(60), None, Some(230)));
         passes.stepped(300, 299);
         assert_eq!(passes.held_until(80), Some(300));
-        // Forward: what was jumped over was not sampled.
+        // Forward: the times in between were not sampled.
         let mut passes = ClockPasses::new(100);
         passes.stepped(200, 250);
         passes.stepped(260, 210);

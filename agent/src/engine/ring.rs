@@ -1,8 +1,7 @@
-//! A group's newest samples: written by the sampler without ever waiting, read by any thread under a sequence lock.
+//! A group's newest samples. The sampler writes without waiting; any thread reads under a sequence lock.
 //!
-//! Each slot has a sequence word: `2n + 1` while sample `n` is being written, `2n + 2` once it is whole. A reader copies or
-//! looks, then checks that the word has not changed; all words are atomics, so a torn look is only ever a wrong number that
-//! the check throws away.
+//! Each slot has a sequence word: `2n + 1` while sample `n` is being written, `2n + 2` once it is complete. A reader copies the slot and then checks
+//! that the word has not changed. All words are atomics, so that a torn read gives a wrong number at worst, which the check discards.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -11,7 +10,7 @@ use wholegrain_transport::payload::Rows;
 /// Words of a slot before its values: sequence, time, interval.
 const HEAD_WORDS: usize = 3;
 
-/// Sensors that are looked at side by side: as many as a cache line has values.
+/// Sensors that are compared side by side: as many values as a cache line holds.
 const ABREAST: usize = 8;
 
 /// A ring of whole samples with one writer and any number of readers.
@@ -25,7 +24,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of `capacity` samples (at least 2) of `sensors` values each.
+    /// A ring of `capacity` samples (at least 2) of `sensors` values each.
     pub fn new(sensors: usize, capacity: usize) -> Self {
         let capacity = capacity.max(2);
         let stride = HEAD_WORDS + sensors + sensors.div_ceil(64);
@@ -33,7 +32,7 @@ impl Ring {
         Self { sensors, stride, capacity, words, head: AtomicU64::new(0) }
     }
 
-    /// Bytes that one sample takes.
+    /// The size of one sample.
     pub fn row_bytes(sensors: usize) -> usize {
         (HEAD_WORDS + sensors + sensors.div_ceil(64)) * 8
     }
@@ -47,17 +46,17 @@ impl Ring {
         self.sensors
     }
 
-    /// Samples ever written; the newest has this number less 1.
+    /// The number of samples ever written.
     pub fn head(&self) -> u64 {
         self.head.load(Ordering::Acquire)
     }
 
-    /// The oldest sample that can still be there.
+    /// The oldest sample that the ring can still hold.
     pub fn tail(&self) -> u64 {
         self.head().saturating_sub(self.capacity as u64)
     }
 
-    /// Writes a sample. Only ever from the one thread that samples the group; never waits, never allocates.
+    /// Writes a sample without waiting or allocating. Only the thread that samples the group may call it.
     #[inline]
     pub fn push(&self, time: i64, interval_ns: u64, values: &[u64], gaps: &[u64]) {
         debug_assert_eq!(values.len(), self.sensors);
@@ -79,7 +78,7 @@ impl Ring {
         &self.words[at..at + self.stride]
     }
 
-    /// Copies sample `row` into `into`; `false` when it is no longer, or not yet, there.
+    /// Copies sample `row` into `into`; `false` if the ring does not hold it, or not yet.
     pub fn copy(&self, row: u64, into: &mut RowCopy) -> bool {
         let slot = self.slot(row);
         if slot[0].load(Ordering::Acquire) != 2 * row + 2 {
@@ -95,7 +94,7 @@ impl Ring {
         slot[0].load(Ordering::Relaxed) == 2 * row + 2
     }
 
-    /// Copies the newest sample; `false` when there is none yet.
+    /// Copies the newest sample; `false` if there is none yet.
     pub fn newest(&self, into: &mut RowCopy) -> bool {
         loop {
             let head = self.head();
@@ -109,16 +108,15 @@ impl Ring {
         }
     }
 
-    /// A look at `count` samples from `first` on without copying them: what it shows is only true if
-    /// [`RingView::is_whole`] says so afterwards.
+    /// A view of `count` samples from `first` on without a copy. Its values are valid only if [`RingView::is_whole`] is true afterwards.
     pub fn view(&self, first: u64, count: usize) -> RingView<'_> {
         debug_assert!(count <= self.capacity);
         RingView { ring: self, first, count, start: (first % self.capacity as u64) as usize }
     }
 }
 
-/// Stores each number in its word, four at a time: each sample goes through here, and the crate is compiled to be small, which leaves
-/// loops as they are written.
+/// Stores each number in its word. Unrolled by four, because every sample passes here and the crate is compiled for size, which leaves loops as they
+/// are.
 #[inline]
 fn store(words: &[AtomicU64], numbers: &[u64]) {
     let ((words, last_words), (numbers, last_numbers)) = (words.as_chunks::<4>(), numbers.as_chunks::<4>());
@@ -135,13 +133,13 @@ fn store(words: &[AtomicU64], numbers: &[u64]) {
 
 #[derive(Debug, Clone, Default)]
 pub struct RowCopy {
-    /// Its time, ns since the Unix epoch.
+    /// ns since the Unix epoch.
     pub time: i64,
-    /// The interval when it was taken, ns.
+    /// The group's interval when the sample was taken, ns.
     pub interval_ns: u64,
-    /// A value's 64 bits for each sensor.
+    /// 64 bits for each sensor.
     pub values: Vec<u64>,
-    /// Which are gaps, 64 a word.
+    /// A bit for each gap, 64 a word.
     pub gaps: Vec<u64>,
 }
 
@@ -175,7 +173,7 @@ impl RingView<'_> {
         &self.ring.words[slot * self.ring.stride + from..][..count]
     }
 
-    /// Whether every sample of the view is whole and is still there. To be asked before and after looking.
+    /// Whether every sample of the view is complete and still in the ring. To be checked before and after reading.
     pub fn is_whole(&self) -> bool {
         fence(Ordering::Acquire);
         let whole = (0..self.count).all(|sample| self.word(sample, 0) == 2 * (self.first + sample as u64) + 2);
@@ -197,8 +195,8 @@ impl RingView<'_> {
         );
     }
 
-    /// For each sensor whether its value is not the same in all samples, 64 a word. Goes through the samples for [`ABREAST`] sensors at a
-    /// time, which lie side by side in memory, while a column's values lie a sample apart.
+    /// For each sensor whether its value differs between samples, 64 a word. Compares [`ABREAST`] sensors at a time, which lie side by side in
+    /// memory, while the values of a column lie a sample apart.
     pub fn any_changes(&self, words: &mut Vec<u64>) {
         words.clear();
         words.resize(self.ring.sensors.div_ceil(64), 0);
@@ -220,7 +218,7 @@ impl RingView<'_> {
         }
     }
 
-    /// The interval under which a sample was taken, ns.
+    /// The group's interval when a sample was taken, ns.
     pub fn interval_ns(&self, sample: usize) -> u64 {
         self.word(sample, 2)
     }
@@ -268,11 +266,11 @@ mod tests {
 
     #[test]
     fn what_changes_is_known_at_a_glance() {
-        // Sensors that end within a word of bits, within a look of several abreast, and a view that goes over the ring's end.
+        // Sensor counts that end within a word, within a group of several abreast, and a view across the ring's end.
         for sensors in [1, 7, 8, 64, 65, 131] {
             let ring = Ring::new(sensors, 5);
             for n in 0..8u64 {
-                // Of each three sensors one stays, one changes at each sample, and one at the last alone.
+                // Of each three sensors one is constant, one changes at each sample, and one at the last only.
                 let value = |s: u64| [s, n * 100 + s, u64::from(n == 7)][s as usize % 3];
                 let values: Vec<u64> = (0..sensors as u64).map(value).collect();
                 ring.push(n as i64, 7, &values, &vec![0; sensors.div_ceil(64)]);

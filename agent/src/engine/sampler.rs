@@ -1,5 +1,5 @@
-//! A sampler thread: one wake-up for all groups that are due. Once warm it allocates nothing, takes no lock and waits for
-//! nothing but its next tick; new groups come and old ones go through a [`Stack`].
+//! A sampler thread: one wake-up for all groups that are due. Once warm it allocates nothing, takes no lock and waits only for its next tick.
+//! Commands arrive and freed groups leave through a [`Stack`].
 
 use std::io;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use super::mailbox::{Stack, StackNode};
 use super::schedule::{ClockReading, DueTick, Ticker, WallClock, sleep_until};
 use crate::counters::AgentCounters;
 
-/// The stack of a sampler thread: readers keep their buffers on the heap. 256 KiB.
+/// The stack of a sampler thread: 256 KiB. Readers keep their buffers on the heap.
 const STACK_BYTES: usize = 256 << 10;
-/// How often a caller that waits for a sampler looks: 1 ms.
+/// How often a thread that waits for a sampler checks it: 1 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// A group as the sampler holds it.
+/// A group with its reader and its schedule.
 pub struct Sampled {
     group: Arc<Group>,
     reader: Box<dyn Reader>,
     ticker: Option<Ticker>,
-    /// Its first sample is to be taken now, whatever its clockwork says.
+    /// The first sample is taken at once instead of at the first tick.
     at_once: bool,
-    /// The clock was stepped since its last sample: a gap comes before the next one.
+    /// The clock was stepped after the last sample: a gap is stored before the next one.
     gap_due: bool,
     values: Box<[u64]>,
     gaps: Box<[u64]>,
 }
 
 impl Sampled {
-    /// A group and what reads it; its clockwork starts when the sampler takes it.
+    /// A group and its reader; the schedule starts when the sampler takes it.
     pub fn new(group: Arc<Group>, reader: Box<dyn Reader>) -> Self {
         let sensors = group.schema.len();
         Self {
@@ -50,19 +50,19 @@ impl Sampled {
     }
 }
 
-/// When a group that is added is first read.
+/// When an added group is first read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupStart {
     /// At its first tick.
     OnTick,
     /// At once, and then at its ticks.
     AtOnce,
-    /// At the next tick of the group of this id, which has the same interval: so that what is moved from there to here misses no
-    /// tick. At once when that group is not read by this thread.
+    /// At the next tick of the group with this id and the same interval, so that a sensor that moves between the two misses no tick. At once if this
+    /// thread does not read that group.
     InStepWith(u64),
 }
 
-/// What is asked of a sampler. After it is done, the same action holds what has to be freed.
+/// A step of a change. The sampler leaves in it what has to be freed.
 enum SamplerAction {
     Add { sampled: Option<Sampled>, start: GroupStart },
     Remove { id: u64, removed: Option<Sampled> },
@@ -70,7 +70,7 @@ enum SamplerAction {
     Retime { id: u64, group: Option<Arc<Group>>, keep_ticks: bool },
 }
 
-/// Steps that a sampler makes together, between two reads: no tick falls in between.
+/// Steps that a sampler takes together between two reads: no tick falls in between.
 #[derive(Default)]
 pub struct SamplerChange {
     actions: Vec<SamplerAction>,
@@ -81,7 +81,6 @@ impl SamplerChange {
         Self::default()
     }
 
-    /// Whether it asks for nothing.
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty()
     }
@@ -96,12 +95,12 @@ impl SamplerChange {
         self.actions.push(SamplerAction::Remove { id, removed: None });
     }
 
-    /// Puts another reader and ring in a group's place. With `keep_ticks` the clockwork goes on as it was.
+    /// Replaces a group and its reader. With `keep_ticks` the schedule continues.
     pub fn replace(&mut self, id: u64, with: Sampled, keep_ticks: bool) {
         self.actions.push(SamplerAction::Replace { id, with: Some(with), keep_ticks });
     }
 
-    /// Puts `group` and its ring in the old one's place; the reader stays. With `keep_ticks` the clockwork does too.
+    /// Replaces a group and keeps its reader. With `keep_ticks` the schedule continues.
     pub fn retime(&mut self, id: u64, group: Arc<Group>, keep_ticks: bool) {
         self.actions.push(SamplerAction::Retime { id, group: Some(group), keep_ticks });
     }
@@ -109,11 +108,10 @@ impl SamplerChange {
 
 struct SamplerCommand {
     actions: Vec<SamplerAction>,
-    /// A list with room for all groups there will be: the sampler moves into it rather than growing its own.
+    /// A list with room for all groups: the sampler moves its groups into it instead of growing its own list.
     room: Vec<Sampled>,
 }
 
-/// What a sampler thread and its handle share.
 #[derive(Default)]
 struct SamplerShared {
     commands: Stack<SamplerCommand>,
@@ -123,17 +121,17 @@ struct SamplerShared {
     placement: Arc<CpuPlacement>,
 }
 
-/// The other end of a sampler thread.
+/// Controls a sampler thread.
 pub struct Sampler {
     shared: Arc<SamplerShared>,
     thread: Option<JoinHandle<()>>,
     groups: usize,
-    /// For how many groups the thread's list has room, once it has done what was asked of it.
+    /// The capacity of the thread's list once it has applied all commands.
     room: usize,
 }
 
 impl Sampler {
-    /// Starts a thread without groups. Steps of the clock are counted when `counts_steps`: once for the process.
+    /// Starts a thread without groups. One thread of the process counts steps of the clock (`counts_steps`).
     pub fn start(name: &str, counters: Arc<AgentCounters>, counts_steps: bool) -> io::Result<Self> {
         let shared = Arc::new(SamplerShared::default());
         let theirs = shared.clone();
@@ -146,7 +144,7 @@ impl Sampler {
         Ok(Self { shared, thread: Some(thread), groups: 0, room: 0 })
     }
 
-    /// Has the thread make a change, now.
+    /// Applies a change as soon as the thread has finished its current reads.
     pub fn change(&mut self, change: SamplerChange) {
         self.collect();
         let count = |of: fn(&SamplerAction) -> bool| change.actions.iter().filter(|action| of(action)).count();
@@ -158,7 +156,6 @@ impl Sampler {
         self.shared.wake.wake();
     }
 
-    /// Where the thread runs.
     pub fn placement(&self) -> Arc<CpuPlacement> {
         self.shared.placement.clone()
     }
@@ -177,33 +174,33 @@ impl Sampler {
         self.one(SamplerAction::Remove { id, removed: None });
     }
 
-    /// Puts another reader and ring in a group's place. With `keep_ticks` the clockwork goes on as it was.
+    /// Replaces a group and its reader. With `keep_ticks` the schedule continues.
     pub fn replace(&mut self, id: u64, with: Sampled, keep_ticks: bool) {
         self.one(SamplerAction::Replace { id, with: Some(with), keep_ticks });
     }
 
-    /// Gives a group another interval: `group` has the ring for it and takes the old one's place; the reader stays.
+    /// Gives a group another interval: `group` has the ring for it and replaces the old one; the reader stays.
     pub fn retime(&mut self, id: u64, group: Arc<Group>) {
         self.one(SamplerAction::Retime { id, group: Some(group), keep_ticks: false });
     }
 
-    /// Frees what the sampler has handed back.
+    /// Frees what the thread has handed back.
     pub fn collect(&self) {
         drop(self.shared.done.take());
     }
 
-    /// Whether the thread has ended, which before [`Sampler::stop`] it never should.
+    /// Whether the thread has ended; before [`Sampler::stop`] that is an error.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Asks the thread to end. Its groups are sealed when it has.
+    /// Requests the thread's end. It seals its groups.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake.wake();
     }
 
-    /// Waits for the end for at most `timeout`: a thread that hangs in a device is left behind. Whether it ended.
+    /// Waits at most `timeout` for the thread's end, and returns whether it ended. A thread that hangs in a device is abandoned.
     pub fn join(mut self, timeout: Duration) -> bool {
         self.stop();
         let deadline = Instant::now() + timeout;
@@ -217,7 +214,6 @@ impl Sampler {
     }
 }
 
-/// The thread's own state.
 struct SamplerLoop {
     shared: Arc<SamplerShared>,
     counters: Arc<AgentCounters>,
@@ -245,7 +241,7 @@ impl SamplerLoop {
             self.shared.placement.note();
             self.observe(now);
             self.read_due(now);
-            // After the reads: a sensor that leaves its group does so with everything read that was due.
+            // After the reads, so that a sensor that leaves a group has been read at every due tick.
             if self.apply_commands() {
                 continue;
             }
@@ -271,7 +267,7 @@ impl SamplerLoop {
         }
     }
 
-    /// Does what was asked; whether anything was.
+    /// Applies the waiting commands. Whether there were any.
     fn apply_commands(&mut self) -> bool {
         let mut any = false;
         for mut node in self.shared.commands.take() {
@@ -297,7 +293,7 @@ impl SamplerLoop {
                     let of = |id: u64| self.groups.iter().find(|other| other.group.id == id);
                     let beside = if let GroupStart::InStepWith(id) = *start { of(id) } else { None };
                     sampled.gap_due = beside.is_some_and(|beside| beside.gap_due);
-                    // A group that has yet to take its own first sample has it taken of what leaves it too.
+                    // If that group has not taken its first sample yet, sensors that leave it are sampled at once too.
                     sampled.at_once = beside.map_or(*start != GroupStart::OnTick, |beside| beside.at_once);
                     let kept = beside.and_then(|beside| beside.ticker);
                     sampled.ticker = kept.or_else(|| Some(Ticker::new(sampled.group.ticking, now)));
@@ -312,7 +308,7 @@ impl SamplerLoop {
                 }
             }
             SamplerAction::Replace { id, with, keep_ticks } => {
-                // What is not found stays in the command, to be freed by who sent it.
+                // A group that is not found stays in the command, and the command's sender frees it.
                 if let Some(old) = self.groups.iter_mut().find(|sampled| sampled.group.id == *id)
                     && let Some(mut new) = with.take()
                 {
@@ -343,7 +339,7 @@ impl SamplerLoop {
         for sampled in &mut self.groups {
             if std::mem::take(&mut sampled.at_once) {
                 let now = clock::now_near(offset);
-                // Else its first tick will do.
+                // Otherwise the group waits for its first tick.
                 if self.clock.is_free(now) {
                     sampled.read(now.real, &self.counters);
                 }
@@ -352,7 +348,7 @@ impl SamplerLoop {
             if ticker.deadline(offset) > woken.mono {
                 continue;
             }
-            // The groups before this one took their time: the lag is this group's own.
+            // The reads before this one took time: this lag is the group's own.
             match self.clock.take(ticker, woken, clock::now_near(offset)) {
                 DueTick::Nothing => {}
                 DueTick::AlreadySampled(missed) => count_missed(&sampled.group, &self.counters, missed),
@@ -369,7 +365,7 @@ impl SamplerLoop {
 }
 
 impl Sampled {
-    /// One read into the scratch row and from there, whole, into the ring. `false` when what it reads is no more.
+    /// Reads once into the scratch row and copies it into the ring. `false` if the group no longer exists.
     pub fn read(&mut self, stamp: i64, counters: &AgentCounters) -> bool {
         if std::mem::take(&mut self.gap_due) {
             self.put_gap(stamp - 1);
@@ -398,7 +394,7 @@ impl Sampled {
 }
 
 impl Sampled {
-    /// A sample without any value: nobody knows how long it was between the samples before and after it.
+    /// Stores a sample of gaps only, because the time between its neighbours is unknown.
     #[cold]
     fn put_gap(&mut self, stamp: i64) {
         let _all_gaps = Row::new(&mut self.values, &mut self.gaps);

@@ -1,21 +1,21 @@
-//! When a group is read. Pure: the clocks are arguments, so that every step of a clock can be tried in a test.
+//! The schedule of a group. Pure: the clocks are arguments, so that tests can step them.
 //!
-//! A synchronous group is read on the wall clock's multiples of its interval plus its offset; ticks are whole numbers of
-//! nanoseconds computed from the multiple, so that nothing drifts. A free-running group counts on the monotonic clock.
+//! A synchronous group is read at the wall clock's multiples of its interval plus its offset. Ticks are computed as whole nanoseconds from the
+//! multiple, so that nothing drifts. A free-running group counts on the monotonic clock.
 
 use wholegrain_model::Interval;
 
 use super::passes::ClockPasses;
 
-/// A jump of (realtime - monotonic) beyond this between two looks is a step of the clock, not its slewing: 5 ms.
+/// A change of (realtime - monotonic) beyond 5 ms between two reads is a step of the clock; below it, the clock is slewed.
 pub const CLOCK_STEP_NS: i64 = 5_000_000;
-/// The longest sleep while a synchronous group exists, so that a step of the clock is noticed: 1 s.
+/// The longest sleep with a synchronous group, so that a step of the clock is noticed: 1 s.
 pub const SLEEP_NS_MAX: i64 = 1_000_000_000;
-/// The most that a read may begin late and still carry the scheduled tick as its time: 1 ms.
+/// The longest lag with which a sample still carries the scheduled time: 1 ms.
 pub const TOLERANCE_NS_MAX: i64 = 1_000_000;
-/// The same as a part of the interval: a twentieth.
+/// The same as a fraction of the interval: a twentieth.
 pub const TOLERANCE_PART: i64 = 20;
-/// The longest interval, so that sums of a time and an interval stay within 64 bits: 10 years.
+/// The longest interval, so that sums of a time and an interval fit into 64 bits: 10 years.
 pub const INTERVAL_NS_MAX: i64 = 10 * 365 * 86_400 * 1_000_000_000;
 
 /// Both clocks at one instant, ns: `CLOCK_REALTIME` since the Unix epoch, `CLOCK_MONOTONIC` since some start.
@@ -25,19 +25,19 @@ pub struct ClockReading {
     pub mono: i64,
 }
 
-/// Notices steps of the wall clock.
+/// Detects steps of the wall clock.
 #[derive(Debug, Clone, Copy)]
 pub struct StepDetector {
     offset: i64,
 }
 
 impl StepDetector {
-    /// Starts to compare the clocks at `now`.
+    /// Starts the comparison at `now`.
     pub fn new(now: ClockReading) -> Self {
         Self { offset: now.real.wrapping_sub(now.mono) }
     }
 
-    /// Looks at the clocks; by how much the wall clock was stepped since the last look, if it was.
+    /// Reads the clocks. The step of the wall clock since the last call, if there was one.
     pub fn observe(&mut self, now: ClockReading) -> Option<i64> {
         let offset = now.real.wrapping_sub(now.mono);
         let by = offset.wrapping_sub(self.offset);
@@ -45,22 +45,22 @@ impl StepDetector {
         (by.abs() > CLOCK_STEP_NS).then_some(by)
     }
 
-    /// Whether the wall clock has been stepped since the last look.
+    /// Whether the wall clock has been stepped since the last call.
     fn is_stepped(&self, now: ClockReading) -> bool {
         now.real.wrapping_sub(now.mono).wrapping_sub(self.offset).wrapping_abs() > CLOCK_STEP_NS
     }
 
-    /// Realtime minus monotonic at the last look.
+    /// Realtime minus monotonic at the last call.
     pub fn offset(&self) -> i64 {
         self.offset
     }
 }
 
-/// What is due of a group.
+/// What a group has to do at a wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DueTick {
     Nothing,
-    /// So many ticks, of times that an earlier pass of the clock was sampled at: nothing is read.
+    /// These ticks have times that an earlier pass of the clock has sampled: nothing is read.
     AlreadySampled(u64),
     Tick(Tick),
 }
@@ -73,36 +73,35 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// Starts at `now`, with what the process has sampled before, if it has.
+    /// Starts at `now`, with the times that the process has sampled before.
     pub fn new(now: ClockReading, passes: Option<ClockPasses>) -> Self {
         Self { steps: StepDetector::new(now), passes: passes.unwrap_or(ClockPasses::new(now.real)) }
     }
 
-    /// Looks at the clocks; by how much the wall clock was stepped since the last look, if it was.
+    /// Reads the clocks. The step of the wall clock since the last call, if there was one.
     pub fn observe(&mut self, now: ClockReading) -> Option<i64> {
         let by = self.steps.observe(now)?;
         self.passes.stepped(now.real.wrapping_sub(by), now.real);
         Some(by)
     }
 
-    /// Realtime minus monotonic at the last look.
+    /// Realtime minus monotonic at the last call.
     pub fn offset(&self) -> i64 {
         self.steps.offset()
     }
 
-    /// What was sampled before the last step.
+    /// The times that were sampled before the last step.
     pub fn passes(&self) -> &ClockPasses {
         &self.passes
     }
 
-    /// Whether a sample can be taken now, at the true time: the clock is as it was at the last look, and shows a time that was not sampled.
+    /// Whether a sample can be taken now at the true time: the clock was not stepped since the last call, and the time has no sample.
     pub fn is_free(&self, now: ClockReading) -> bool {
         !self.steps.is_stepped(now) && self.passes.held_until(now.real).is_none()
     }
 
-    /// The tick of `ticker` that was due when the thread woke. Nothing while the wall clock has been stepped since the last look, which can be
-    /// while other groups were read: that is to be observed first, for a tick counted with one clock before the step and the other
-    /// after it would be wrong by the whole step.
+    /// The tick of `ticker` that was due when the thread woke. None if the wall clock was stepped since the last call, for example during the reads
+    /// of other groups: the step has to be observed first, because a tick counted partly before and partly after it would be wrong by the whole step.
     pub fn take(&self, ticker: &mut Ticker, woken: ClockReading, now: ClockReading) -> DueTick {
         if self.steps.is_stepped(now) {
             return DueTick::Nothing;
@@ -115,27 +114,27 @@ impl WallClock {
     }
 }
 
-/// How a group ticks.
+/// The timing of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickSchedule {
     pub interval: Interval,
     /// Added to the multiples of the interval.
     pub offset: Interval,
-    /// On the wall clock's multiples, or free-running.
+    /// On multiples of the wall clock, or free-running.
     pub synchronous: bool,
 }
 
 /// A tick that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// The realtime at which it was scheduled.
+    /// The scheduled realtime.
     pub scheduled: i64,
     /// How much later the read begins, ns; not negative.
     pub lag: i64,
-    /// The time that the sample carries: the scheduled one when the lag is within the tolerance, else the true one. Also the true
-    /// one when the sample before carries a true time behind the scheduled one: times of a group go forward.
+    /// The sample's time: the scheduled time if the lag is within the tolerance, otherwise the true time. Also the true time if the sample before has
+    /// a true time behind the scheduled one, because times of a group go forward.
     pub stamp: i64,
-    /// Ticks before this one that passed unread.
+    /// Ticks before this one without a read.
     pub missed: u64,
 }
 
@@ -145,14 +144,14 @@ pub struct Ticker {
     phase: i64,
     synchronous: bool,
     tolerance: i64,
-    /// The next tick: realtime when synchronous, else monotonic.
+    /// The next tick: realtime if synchronous, otherwise monotonic.
     next: i64,
-    /// The time that the last sample carries; the least there is before the first and after a step of the clock.
+    /// The time of the last sample; the smallest possible one before the first and after a step of the clock.
     stamped: i64,
 }
 
 impl Ticker {
-    /// Starts: the first tick is the first multiple after `now`, or free-running at once plus the offset.
+    /// Starts. The first tick is the first multiple after `now`; of a free-running group it is `now` plus the offset.
     pub fn new(ticking: TickSchedule, now: ClockReading) -> Self {
         let interval = i64::try_from(ticking.interval.ns()).unwrap_or(INTERVAL_NS_MAX).clamp(1, INTERVAL_NS_MAX);
         let offset = i64::try_from(ticking.offset.ns()).unwrap_or(0);
@@ -169,7 +168,6 @@ impl Ticker {
         ticker
     }
 
-    /// The interval in ns.
     pub fn interval_ns(&self) -> u64 {
         self.interval as u64
     }
@@ -179,15 +177,14 @@ impl Ticker {
         self.synchronous
     }
 
-    /// The monotonic time of the next tick, with realtime minus monotonic as last seen.
+    /// The monotonic time of the next tick, by the last difference of the clocks.
     pub fn deadline(&self, clock_offset: i64) -> i64 {
         if self.synchronous { self.next.saturating_sub(clock_offset) } else { self.next }
     }
 
-    /// The tick that was due when the thread woke, if one was; the next one is then after that instant. Never more than one: what
-    /// passed unread is counted in [`Tick::missed`]. The read begins `now`, after those of the groups before it. What is due is
-    /// decided by the instant of waking, the same for all groups of a thread: those of one interval then stay in step, however late
-    /// the thread is, and a sensor that is moved from one to another misses no tick and gets none twice.
+    /// The tick that was due when the thread woke; the next one is then after that instant. At most one: earlier ones are counted in
+    /// [`Tick::missed`]. The read begins at `now`, after those of the groups before it. The instant of waking decides for all groups of a thread:
+    /// groups of one interval stay in step, however late the thread is, and a sensor that moves between two groups is read exactly once at each tick.
     pub fn take(&mut self, woken: ClockReading, now: ClockReading) -> Option<Tick> {
         let clock = |at: ClockReading| if self.synchronous { at.real } else { at.mono };
         let late = clock(woken).saturating_sub(self.next);
@@ -204,8 +201,8 @@ impl Ticker {
         Some(Tick { scheduled, lag, stamp, missed: missed as u64 })
     }
 
-    /// The wall clock was stepped: goes on at the next multiple of the new time. The ticks that a step forward jumped over,
-    /// which is also how a suspended machine looks, are returned as missed. Times may go back with the clock.
+    /// Goes on after a step of the wall clock at the next multiple of the new time. Returns as missed the ticks that a step forward skipped, as after
+    /// the suspension of a machine. Times may go back with the clock.
     pub fn stepped(&mut self, now: ClockReading) -> u64 {
         self.stamped = i64::MIN;
         if !self.synchronous {
@@ -223,7 +220,7 @@ impl Ticker {
     }
 }
 
-/// Until when, on the monotonic clock, a thread with these tickers may sleep.
+/// The monotonic time until which a thread with these tickers may sleep.
 pub fn sleep_until<'a>(tickers: impl Iterator<Item = &'a Ticker>, now_mono: i64, clock_offset: i64) -> i64 {
     let mut until = i64::MAX;
     let mut synchronous = false;
@@ -242,13 +239,13 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const START: i64 = 1_769_860_800 * S;
 
-    /// Both clocks, moved by hand, and one thread's worth of groups.
+    /// Both clocks, set by the test, and the groups of one thread.
     struct Simulation {
         now: ClockReading,
         clock: WallClock,
         tickers: Vec<Ticker>,
         ticks: Vec<Vec<Tick>>,
-        /// When each was taken, on the monotonic clock, and whether a gap comes before it.
+        /// The monotonic time of each sample, and whether a gap comes before it.
         taken: Vec<Vec<(i64, bool)>>,
         gap_due: Vec<bool>,
         missed: Vec<u64>,
@@ -256,7 +253,7 @@ mod tests {
         /// How long each read takes, and how late each wake-up is.
         read_ns: i64,
         wake_ns: i64,
-        /// By how much the wall clock is stepped during the next read of the first group.
+        /// The step of the wall clock during the next read of the first group.
         step_in_read: i64,
         /// Parts per billion by which realtime runs faster than monotonic.
         slew_ppb: i64,
@@ -292,7 +289,7 @@ mod tests {
             self.now.real += ns + ((i128::from(ns) * i128::from(self.slew_ppb)) / 1_000_000_000) as i64;
         }
 
-        /// What the sampler's loop does, until the monotonic clock has come to `until`.
+        /// The loop of the sampler until the monotonic clock shows `until`.
         fn run_until(&mut self, until: i64) {
             while self.now.mono < until {
                 let woken = self.now;
@@ -360,7 +357,7 @@ mod tests {
     fn years_of_ticks_without_drift() {
         let mut ticker = Ticker::new(ticking(7 * S, 3, true), ClockReading { real: START, mono: 0 });
         for k in 1..200_000i64 {
-            // Woken late by something different each time, for 44 years.
+            // A different lag at each wake-up, for 44 years.
             let real = START - START % (7 * S) + k * 7000 * S + 3 + (k * 7919) % (6 * S);
             let now = ClockReading { real, mono: real - START };
             let tick = ticker.take(now, now).expect("due");
@@ -388,7 +385,7 @@ mod tests {
             let mut ticker = Ticker::new(ticking(10 * MS, 0, synchronous), ClockReading { real: START, mono: START });
             let at = |ns: i64| ClockReading { real: START + ns, mono: START + ns };
             ticker.take(at(0), at(0));
-            // Held up between waking and reading for longer than until the next tick, which then begins within its tolerance.
+            // Delayed between waking and reading until after the next tick, which then begins within its tolerance.
             let first = ticker.take(at(10 * MS), at(20 * MS + 100_000)).expect("due");
             let second = ticker.take(at(20 * MS + 200_000), at(20 * MS + 200_000)).expect("due");
             let third = ticker.take(at(30 * MS), at(30 * MS)).expect("due");
@@ -456,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_step_while_another_group_is_read_stalls_nobody() {
-        // Back to before the first sample: there is nothing to wait for.
+        // Back to before the first sample: no time has a sample.
         for step in [3600 * S, -3600 * S] {
             let mut s = Simulation::new(&[(100 * MS, 0, true), (100 * MS, 0, false), (100 * MS, 0, true)]);
             s.read_ns = 5 * MS;
@@ -472,7 +469,7 @@ mod tests {
         }
     }
 
-    /// What a counter of 60 a second shows at each sample, with the gaps, and the rates between neighbours.
+    /// The values of a counter of 60 a second at each sample, with the gaps, and the rates between neighbours.
     fn rates(s: &Simulation, group: usize) -> Vec<f64> {
         let samples = s.ticks[group].iter().zip(&s.taken[group]);
         let rows: Vec<(i64, f64, bool)> =
@@ -502,7 +499,7 @@ mod tests {
                     "{what}: {:?}",
                     rates(&s, group)
                 );
-                // What was held is counted: with it no tick is missing.
+                // With the ticks that were not read, none is missing.
                 let interval = groups[group].0;
                 let all = stamps.len() as i64 + s.missed[group] as i64;
                 let due = (300 * S + 300 * MS + if groups[group].2 { step.max(0) } else { 0 }) / interval;

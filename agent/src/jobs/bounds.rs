@@ -1,12 +1,12 @@
-//! What jobs may take of a node, whoever makes them: `[jobs.bounds]`. Directories of jobs cost nobody anything to make, so that each
-//! bound of a node has one of a user beside it.
+//! `[jobs.bounds]`: the resources of a node that jobs may take. Every user can create directories of jobs, so that each bound of the node has one of
+//! a user beside it.
 
 use serde::Deserialize;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::descriptors;
 
-/// Of the descriptors that the process may have, jobs get so many parts of so many, and one user's jobs so many of those: the rest is
-/// for the node's own files, connections and the disk.
+/// The fractions of the process's descriptors for jobs, and of those for the jobs of one user. The rest is for the node's own files, connections and
+/// the disk.
 const DESCRIPTORS_OF_JOBS: (usize, usize) = (1, 2);
 const DESCRIPTORS_OF_USER: (usize, usize) = (3, 4);
 
@@ -14,21 +14,21 @@ const DESCRIPTORS_OF_USER: (usize, usize) = (3, 4);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobBounds {
-    /// Jobs at once. Further directories are passed over: no record, no sensors.
+    /// Jobs at once. Further directories are skipped: no record, no sensors.
     pub jobs: usize,
-    /// The same of one user.
+    /// The same for one user.
     pub jobs_per_user: usize,
-    /// Sensors of all jobs. A job over it has its record and no sensors, until others end.
+    /// Sensors of all jobs. A job beyond it has a record and no sensors until other jobs end.
     pub sensors: usize,
-    /// The same of one user's jobs.
+    /// The same for one user's jobs.
     pub sensors_per_user: usize,
-    /// Open files and counters of all jobs' readers; half of what the process may have when left out.
+    /// Open files and counters of all jobs' readers; by default half of the process's limit.
     pub descriptors: Option<usize>,
-    /// The same of one user's jobs; three quarters of it when left out.
+    /// The same for one user's jobs; by default three quarters of that.
     pub descriptors_per_user: Option<usize>,
-    /// Directories in directories of one user that are looked at, jobs' and others.
+    /// Directories within directories of one user that are read, of jobs and others.
     pub directories_per_user: usize,
-    /// Inotify watches; what is not watched is found by the rescan.
+    /// Inotify watches; the rescan covers directories without a watch.
     pub watches: usize,
 }
 
@@ -65,24 +65,24 @@ impl JobBounds {
         }
     }
 
-    /// Descriptors of all jobs and of one user's, where the process may have so many.
+    /// The bounds of all jobs and of one user's jobs, for a process with this limit.
     pub fn descriptors_of(&self, limit: usize) -> (usize, usize) {
         let part = |(part, of): (usize, usize), whole: usize| (whole / of).saturating_mul(part).max(1);
         let all = self.descriptors.unwrap_or_else(|| part(DESCRIPTORS_OF_JOBS, limit));
         (all, self.descriptors_per_user.unwrap_or_else(|| part(DESCRIPTORS_OF_USER, all)).min(all))
     }
 
-    /// Puts the bounds on descriptors in force for this process.
+    /// Applies the bounds on descriptors to this process.
     pub fn apply(&self) {
         let (all, of_user) = self.descriptors_of(open_files_max());
         descriptors::set_bounds(all, of_user);
     }
 }
 
-/// How many descriptors this process may have.
+/// The process's limit of descriptors.
 fn open_files_max() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the result; the call has no other effect.
+    // SAFETY: a valid buffer for the result; the call has no other effect.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
     if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 }
 }

@@ -1,42 +1,41 @@
-//! Who asks.
+//! The identity of a caller.
 
 use serde::{Deserialize, Serialize};
 
-/// What somebody may do on this agent.
+/// The rights of a caller on this agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Admin,
-    /// Sees everything, changes nothing.
+    /// Reads everything, changes nothing.
     Support,
-    /// Sees and changes their own jobs, within the limits.
+    /// Reads and changes their own jobs, within the limits.
     User,
 }
 
-/// Somebody who asks, and how that is known.
+/// An identified caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerIdentity {
     /// For the log, such as `uid 1000 (alice) pid 4242`, `token ops (192.0.2.7)` or `alice through the server`.
     pub name: String,
-    /// What they may do.
     pub role: Role,
-    /// The user they are on this node, if they are one.
+    /// The caller's uid on this node.
     pub uid: Option<u32>,
-    /// The user's name, where a token or the server gives a name in place of a uid.
+    /// The user's name, if a token or the server gives a name instead of a uid.
     pub user: Option<String>,
-    /// The process at the other end of a Unix socket.
+    /// The peer of a Unix socket.
     pub pid: Option<i32>,
 }
 
 impl CallerIdentity {
-    /// Whether a job with this uid and user name is theirs.
+    /// Whether the caller owns a job with this uid and user name.
     pub fn owns(&self, uid: Option<u32>, user: Option<&str>) -> bool {
         let same_uid = self.uid.is_some() && self.uid == uid;
         let same_user = self.user.is_some() && self.user.as_deref() == user;
         same_uid || same_user
     }
 
-    /// What tells this caller from others where something is counted for each.
+    /// The key for counts and limits of one caller.
     pub fn key(&self) -> String {
         match (self.uid, &self.user) {
             (Some(uid), _) => format!("uid {uid}"),

@@ -1,4 +1,4 @@
-//! `[jobs]` of the configuration. Each part's own table is read by the part.
+//! `[jobs]` of the configuration. Each part checks its own table.
 
 use std::path::{Path, PathBuf};
 
@@ -8,24 +8,20 @@ use wholegrain_model::config::{ConfigError, Section};
 
 use super::{JobBounds, marks, rules, tracker};
 
-/// The shortest time between two looks at the whole cgroup tree: 100 ms.
+/// The shortest time between two scans of the whole cgroup tree: 100 ms.
 pub const RESCAN_NS_MIN: u64 = 100_000_000;
 
-/// The whole table, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobsConfig {
-    /// Where records and rules are kept so that they outlive the agent; `None`: they do not.
+    /// The directory of records and rules; `None`: they do not survive a restart.
     pub dir: Option<PathBuf>,
-    /// The Unix socket that every user of the node may connect to.
+    /// The Unix socket for all users of the node.
     pub socket: Option<PathBuf>,
-    /// Whether commands from the server are executed.
+    /// Whether commands of the server are executed.
     pub orders: bool,
     pub tracker: tracker::TrackerConfig,
-    /// How often their metrics are read, and what people may change of that.
     pub rules: rules::RulesConfig,
-    /// What jobs may say of themselves.
     pub marks: marks::MarksConfig,
-    /// What jobs may take of the node.
     pub bounds: JobBounds,
 }
 

@@ -1,9 +1,8 @@
-//! Orders that come from the server over MQTT, for jobs whose other nodes get the same.
+//! Commands of the server about jobs, which it sends to all nodes of a job.
 //!
 //! - In: messages on `wholegrain/v1/control/<agent>`, where only the server publishes.
-//! - Out: one answer to each, on `wholegrain/v1/answer/<agent>`; what was ordered goes through the same desk, the same
-//!   permissions and the same limits as what is asked on the node.
-//! - Never: a sender that waits for a command to finish; a command that is kept for later.
+//! - Out: one response to each on `wholegrain/v1/answer/<agent>`. A command passes the same permissions and limits as one on the node.
+//! - Never: a sender thread that waits for a command; a command that is stored for later.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,34 +11,34 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CallerIdentity, JobsAction, JobsCommand, Role};
-use crate::manager::ManagerHandle;
-use crate::state::{AgentState, lock};
+use super::{CallerIdentity, JobsAction, JobsCommand, JobsOutcome, JobsView, Role, SharedJobsView};
+use crate::sync::lock;
+use crate::waker::Waker;
 
-/// Commands that may wait; one more is answered at once with "busy".
-pub const ORDERS_MAX: usize = 64;
-/// Answers that wait to be sent; the oldest is dropped for one more: whoever asked has given up by then.
-pub const ANSWERS_MAX: usize = 256;
-/// The largest order, in bytes.
-pub const ORDER_BYTES_MAX: usize = 64 << 10;
+/// Commands that may wait; further ones are refused as busy.
+pub const COMMANDS_MAX: usize = 64;
+/// Responses that wait to be sent; beyond it the oldest is dropped, whose caller has given up by then.
+pub const RESPONSES_MAX: usize = 256;
+/// The largest command, in bytes.
+pub const COMMAND_BYTES_MAX: usize = 64 << 10;
 /// The stack of the thread: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What the server sends.
+/// A message of the server.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServerCommand {
-    /// Comes back in the answer.
+    /// The response has the same number.
     id: u64,
-    /// Who asks the server.
+    /// The server's caller.
     who: ServerCaller,
-    /// What shall be done; nothing, when only `show` is asked.
+    /// The change; absent in a request for `show`.
     order: Option<JobsAction>,
     /// The job whose metrics and settings are requested.
     show: Option<String>,
 }
 
-/// Somebody whom the server knows.
+/// A caller that the server has authenticated.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServerCaller {
@@ -48,7 +47,7 @@ struct ServerCaller {
 }
 
 impl ServerCaller {
-    fn who(self) -> CallerIdentity {
+    fn identity(self) -> CallerIdentity {
         let user = (self.role == Role::User).then(|| self.name.clone());
         CallerIdentity {
             name: format!("{} through the server", self.name),
@@ -60,11 +59,10 @@ impl ServerCaller {
     }
 }
 
-/// What the agent sends back.
+/// The result that the agent sends back.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum CommandOutcome {
-    /// What was done or asked for.
     Ok(Value),
     Error(String),
 }
@@ -76,176 +74,184 @@ struct CommandResponse {
     outcome: CommandOutcome,
 }
 
-/// Between the sender's thread, which must not wait, and the thread that executes commands.
-#[derive(Debug, Default)]
+/// Passes commands from the sender's thread, which must not wait, to the thread that executes them, and responses back.
+#[derive(Debug)]
 pub struct ControlChannel {
-    inner: Mutex<ControlQueues>,
+    queues: Mutex<ControlQueues>,
     ready: Condvar,
+    sender_waker: Arc<Waker>,
 }
 
 #[derive(Debug, Default)]
 struct ControlQueues {
-    orders: VecDeque<Bytes>,
-    answers: VecDeque<Vec<u8>>,
-    refused: bool,
+    commands: VecDeque<Bytes>,
+    responses: VecDeque<Vec<u8>>,
+    refuses: bool,
     stopped: bool,
 }
 
 impl ControlChannel {
-    /// Takes a message of the server. Never waits.
+    pub fn new(sender_waker: Arc<Waker>) -> Self {
+        Self { queues: Mutex::default(), ready: Condvar::new(), sender_waker }
+    }
+
+    /// Queues a message of the server. Never waits.
     pub fn take(&self, payload: Bytes) {
-        let mut inner = lock(&self.inner);
-        if inner.refused {
-            let why = "this agent takes no orders of the server ([jobs] orders = false)";
-            inner.answer(id_of(&payload), CommandOutcome::Error(why.to_owned()));
-        } else if payload.len() > ORDER_BYTES_MAX {
+        let mut queues = lock(&self.queues);
+        if queues.refuses {
+            let why = "this agent takes no commands of the server ([jobs] orders = false)";
+            queues.respond(id_of(&payload), CommandOutcome::Error(why.to_owned()));
+        } else if payload.len() > COMMAND_BYTES_MAX {
             tracing::warn!(
-                "the server sent an order of {} bytes; more than {ORDER_BYTES_MAX} are not read",
+                "discarded a command of the server of {} bytes; at most {COMMAND_BYTES_MAX} are allowed",
                 payload.len()
             );
-        } else if inner.orders.len() >= ORDERS_MAX {
-            let why = format!("{ORDERS_MAX} commands already wait for the agent; try again in a moment");
-            inner.answer(id_of(&payload), CommandOutcome::Error(why));
+        } else if queues.commands.len() >= COMMANDS_MAX {
+            let why = format!("{COMMANDS_MAX} commands already wait for the agent; try again in a moment");
+            queues.respond(id_of(&payload), CommandOutcome::Error(why));
         } else {
-            inner.orders.push_back(payload);
+            queues.commands.push_back(payload);
             self.ready.notify_one();
         }
     }
 
-    /// Whether commands are executed from now on, or refused.
-    pub fn execute(&self, orders: bool) {
-        lock(&self.inner).refused = !orders;
+    /// Sets whether commands are executed or refused.
+    pub fn accept(&self, accepts: bool) {
+        lock(&self.queues).refuses = !accepts;
     }
 
-    /// Tells the server something of this agent that nobody asked for, for its log.
-    pub fn tell(&self, notice: &Value) {
-        lock(&self.inner).push(serde_json::json!({ "notice": notice }).to_string().into_bytes());
+    /// Sends the server a notice for its log.
+    pub fn notify(&self, notice: &Value) {
+        lock(&self.queues).push(serde_json::json!({ "notice": notice }).to_string().into_bytes());
+        self.sender_waker.wake();
     }
 
-    /// The next answer or notice to be sent.
-    pub fn next_answer(&self) -> Option<Vec<u8>> {
-        lock(&self.inner).answers.pop_front()
+    /// The next response or notice to be sent.
+    pub fn next_response(&self) -> Option<Vec<u8>> {
+        lock(&self.queues).responses.pop_front()
     }
 
     /// Ends the thread that executes commands.
     pub fn stop(&self) {
-        lock(&self.inner).stopped = true;
+        lock(&self.queues).stopped = true;
         self.ready.notify_all();
     }
 
-    fn next_order(&self) -> Option<Bytes> {
-        let mut inner = lock(&self.inner);
+    /// Waits for the next command; `None` after [`ControlChannel::stop`].
+    fn next_command(&self) -> Option<Bytes> {
+        let mut queues = lock(&self.queues);
         loop {
-            if inner.stopped {
+            if queues.stopped {
                 return None;
             }
-            if let Some(order) = inner.orders.pop_front() {
-                return Some(order);
+            if let Some(command) = queues.commands.pop_front() {
+                return Some(command);
             }
-            inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            queues = self.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn respond(&self, id: u64, outcome: CommandOutcome) {
+        lock(&self.queues).respond(id, outcome);
+        self.sender_waker.wake();
     }
 }
 
 impl ControlQueues {
-    fn answer(&mut self, id: u64, outcome: CommandOutcome) {
-        // A structure of plain fields: writing it cannot fail.
+    fn respond(&mut self, id: u64, outcome: CommandOutcome) {
+        // A structure of plain fields: serialization cannot fail.
         self.push(serde_json::to_vec(&CommandResponse { id, outcome }).unwrap_or_default());
     }
 
     fn push(&mut self, message: Vec<u8>) {
-        if self.answers.len() >= ANSWERS_MAX {
-            self.answers.pop_front();
+        if self.responses.len() >= RESPONSES_MAX {
+            self.responses.pop_front();
         }
-        self.answers.push_back(message);
+        self.responses.push_back(message);
     }
 }
 
-/// Starts the thread that executes commands; it ends with [`ControlChannel::stop`].
-pub fn start(state: Arc<AgentState>, manager_handle: ManagerHandle) -> std::io::Result<()> {
+/// Starts the thread that executes commands by `run`; it ends with [`ControlChannel::stop`].
+pub fn start(
+    channel: Arc<ControlChannel>,
+    agent: String,
+    view: Arc<SharedJobsView>,
+    run: impl Fn(JobsCommand) -> Result<JobsOutcome, String> + Send + 'static,
+) -> std::io::Result<()> {
     std::thread::Builder::new().name("control".into()).stack_size(STACK_BYTES).spawn(move || {
-        while let Some(payload) = state.control.next_order() {
-            let (id, outcome) = execute(&payload, &state, |command| {
-                manager_handle.execute_jobs(command).map_err(|error| error.to_string())
-            });
-            lock(&state.control.inner).answer(id, outcome);
-            state.outbox.waker().wake();
+        while let Some(payload) = channel.next_command() {
+            let (id, outcome) = execute(&payload, &agent, &view.get(), &run);
+            channel.respond(id, outcome);
         }
     })?;
     Ok(())
 }
 
-/// The number of a message that may be anything; 0 if it has none.
+/// The number of any message; 0 if it has none.
 fn id_of(payload: &[u8]) -> u64 {
     let message = serde_json::from_slice::<Value>(payload).ok();
     message.and_then(|message| message["id"].as_u64()).unwrap_or(0)
 }
 
-/// Does what a message says. What cannot be read is answered too, under the number 0 if it has none.
+/// Executes a message. An unreadable one gets an error as its response.
 fn execute<T: Serialize>(
     payload: &[u8],
-    state: &AgentState,
+    agent: &str,
+    view: &JobsView,
     run: impl FnOnce(JobsCommand) -> Result<T, String>,
 ) -> (u64, CommandOutcome) {
     let message: ServerCommand = match serde_json::from_slice(payload) {
         Ok(message) => message,
         Err(error) => {
-            return (id_of(payload), CommandOutcome::Error(format!("the agent cannot read the order: {error}")));
+            return (id_of(payload), CommandOutcome::Error(format!("the agent cannot read the command: {error}")));
         }
     };
     let id = message.id;
-    let who = message.who.who();
+    let who = message.who.identity();
     let outcome = match (message.order, message.show) {
         (Some(order), None) => {
-            tracing::info!("{order:?}, asked by {}", who.name);
+            tracing::info!("{order:?}, requested by {}", who.name);
             run(JobsCommand { who, order })
                 .and_then(|done| serde_json::to_value(done).map_err(|error| error.to_string()))
         }
-        (None, Some(job)) => show(state, &who, &job),
-        _ => Err("an order has either `order` or `show`".to_owned()),
+        (None, Some(job)) => show(agent, view, &who, &job),
+        _ => Err("a command has either `order` or `show`".to_owned()),
     };
     (id, outcome.map_or_else(CommandOutcome::Error, CommandOutcome::Ok))
 }
 
-/// A running job's metrics and what is set for them.
-fn show(state: &AgentState, who: &CallerIdentity, id: &str) -> Result<Value, String> {
-    let view = state.jobs();
-    let is_it = |record: &wholegrain_model::JobRecord| {
+/// A running job's metrics with their settings.
+fn show(agent: &str, view: &JobsView, who: &CallerIdentity, id: &str) -> Result<Value, String> {
+    let has_id = |record: &wholegrain_model::JobRecord| {
         record.job == id || record.level == id || record.also.as_deref() == Some(id)
     };
-    let may =
+    let may_see =
         |record: &wholegrain_model::JobRecord| who.role != Role::User || who.owns(record.uid, record.user.as_deref());
-    let job = view.jobs.iter().find(|job| is_it(&job.record) && may(&job.record));
-    let job = job.ok_or_else(|| format!("job {id} does not run on {}", state.name))?;
+    let job = view.jobs.iter().find(|job| has_id(&job.record) && may_see(&job.record));
+    let job = job.ok_or_else(|| format!("job {id} does not run on {agent}"))?;
     serde_json::to_value(&**job).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-
-    fn state() -> AgentState {
-        let config = crate::Config::parse(Path::new("agent.toml"), "name = \"n1\"\n", Path::new(".")).unwrap();
-        AgentState::new(&config).unwrap()
-    }
 
     #[track_caller]
     fn check(payload: &str, expected: &str) {
-        let (state, mut asked) = (state(), None);
-        let (id, outcome) = execute(payload.as_bytes(), &state, |command: JobsCommand| {
-            asked = Some(command);
+        let mut command = None;
+        let (id, outcome) = execute(payload.as_bytes(), "n1", &JobsView::default(), |given: JobsCommand| {
+            command = Some(given);
             Ok("done")
         });
-        let answer = serde_json::to_string(&CommandResponse { id, outcome }).unwrap();
-        assert!(answer.contains(expected), "{payload}: {answer}");
-        if let Some(command) = asked {
+        let response = serde_json::to_string(&CommandResponse { id, outcome }).unwrap();
+        assert!(response.contains(expected), "{payload}: {response}");
+        if let Some(command) = command {
             assert_eq!((command.who.uid, command.who.name.as_str()), (None, "alice through the server"));
         }
     }
 
     #[test]
-    fn every_message_has_an_answer() {
+    fn every_message_has_a_response() {
         let add = r#""order":{"add":{"metrics":["perf/*"],"jobs":"4711","every":"1ms","for":"10m"}}"#;
         check(&format!(r#"{{"id":7,"who":{{"name":"alice","role":"user"}},{add}}}"#), r#"{"id":7,"ok":"done"}"#);
         check(&format!(r#"{{"id":7,"who":{{"name":"alice","role":"god"}},{add}}}"#), r#"{"id":7,"error":"#);
@@ -256,23 +262,23 @@ mod tests {
     }
 
     #[test]
-    fn more_orders_than_are_kept_are_answered_at_once() {
-        let control = ControlChannel::default();
-        for id in 0..ORDERS_MAX + 3 {
+    fn commands_over_the_bound_are_refused_at_once() {
+        let control = ControlChannel::new(Arc::new(Waker::new().unwrap()));
+        for id in 0..COMMANDS_MAX + 3 {
             control.take(Bytes::from(format!(r#"{{"id":{id}}}"#)));
         }
-        control.take(Bytes::from(vec![b' '; ORDER_BYTES_MAX + 1]));
-        let answers: Vec<Vec<u8>> = std::iter::from_fn(|| control.next_answer()).collect();
-        assert_eq!(answers.len(), 3);
-        assert!(String::from_utf8_lossy(&answers[0]).contains(r#"{"id":64,"error":"64 commands already wait"#));
-        let orders = std::iter::from_fn(|| lock(&control.inner).orders.pop_front()).count();
-        assert_eq!(orders, ORDERS_MAX);
-        control.execute(false);
+        control.take(Bytes::from(vec![b' '; COMMAND_BYTES_MAX + 1]));
+        let responses: Vec<Vec<u8>> = std::iter::from_fn(|| control.next_response()).collect();
+        assert_eq!(responses.len(), 3);
+        assert!(String::from_utf8_lossy(&responses[0]).contains(r#"{"id":64,"error":"64 commands already wait"#));
+        let commands = std::iter::from_fn(|| lock(&control.queues).commands.pop_front()).count();
+        assert_eq!(commands, COMMANDS_MAX);
+        control.accept(false);
         control.take(Bytes::from_static(br#"{"id":5}"#));
-        let answer = control.next_answer().unwrap();
-        assert!(String::from_utf8_lossy(&answer).contains(r#"{"id":5,"error":"this agent takes no orders"#));
-        assert!(lock(&control.inner).orders.is_empty());
-        control.tell(&serde_json::json!({ "clock_step": 1 }));
-        assert_eq!(control.next_answer().unwrap(), br#"{"notice":{"clock_step":1}}"#);
+        let response = control.next_response().unwrap();
+        assert!(String::from_utf8_lossy(&response).contains(r#"{"id":5,"error":"this agent takes no commands"#));
+        assert!(lock(&control.queues).commands.is_empty());
+        control.notify(&serde_json::json!({ "clock_step": 1 }));
+        assert_eq!(control.next_response().unwrap(), br#"{"notice":{"clock_step":1}}"#);
     }
 }

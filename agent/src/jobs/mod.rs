@@ -1,12 +1,11 @@
-//! Jobs on this node: which there are, what is read of each, and how often.
+//! Jobs on this node: their discovery, their groups, their rules and their records.
 //!
 //! - In: the cgroup tree, rules from the configuration and from people, marks from the jobs themselves.
 //! - Out: groups of each job for the samplers, job records for the server, a view for the API.
-//! - Never: anything on the sampling path; a job that waits for the agent; a user's hand on another user's job.
+//! - Never: work on the sampling path; a job that waits for the agent; a user who changes another user's job.
 //!
-//! [`tracker`] finds jobs and keeps their records until the server has them; [`rules`] say, for each metric of each job, how often it is read and
-//! what is kept of it, and who may say so; [`groups`] makes the samplers' groups of that; [`marks`] takes what jobs say of
-//! themselves.
+//! [`tracker`] finds jobs and keeps their records until the server has them. [`rules`] give each metric of each job an interval and an accumulation,
+//! and decide who may change them. [`groups`] makes groups of both. [`marks`] stores what jobs report about themselves.
 
 pub mod bounds;
 pub mod caller;
@@ -15,6 +14,7 @@ pub mod config;
 pub mod control;
 pub mod groups;
 pub mod marks;
+pub mod pending_records;
 pub mod rules;
 pub mod setting;
 pub mod tracker;
@@ -25,4 +25,4 @@ pub use caller::{CallerIdentity, Role};
 pub use command::{JobsAction, JobsCommand, JobsOutcome};
 pub use config::JobsConfig;
 pub use setting::{Accumulation, MetricSetting, SampleMode, SamplingRate};
-pub use view::{JobView, JobsView, MetricView, RuleView};
+pub use view::{JobView, JobsView, MetricView, RuleView, SharedJobsView};

@@ -1,41 +1,38 @@
-//! How often a metric of a job is read and what is kept of it.
+//! The setting of a metric of a job: interval and accumulation.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use wholegrain_model::Interval;
 
-/// What a rule says of a metric.
+/// The setting that a rule gives a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MetricSetting {
-    /// It is not read.
+    /// The metric is not read.
     Off,
     On(SamplingRate),
 }
 
-/// How often, and what is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingRate {
-    /// The interval between reads.
     pub interval: Interval,
-    /// What is kept of them.
     pub mode: SampleMode,
 }
 
-/// What is kept of the reads.
+/// The part of the samples that is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SampleMode {
     Raw,
-    /// What each window comes to.
+    /// Aggregates of each window.
     Accumulate(Accumulation),
 }
 
-/// What is made of the samples of a window: the least, the greatest, the mean, the last, how many, and quantiles. Of a counter
-/// the rate per second between samples is taken; its last value stays the counter's own.
+/// The aggregates of a window: minimum, maximum, mean, last value, count and quantiles. For a counter, of the rate per second between samples; its
+/// last value stays the counter's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accumulation {
-    /// The window; on wall-clock multiples of itself.
+    /// The window, aligned to its multiples on the wall clock.
     pub window: Interval,
     /// Quantiles between 0 and 1, ascending.
     #[serde(default)]
@@ -43,8 +40,7 @@ pub struct Accumulation {
 }
 
 impl MetricSetting {
-    /// What comes of it where a metric cannot be read more often than every `interval_min`: a longer interval, and a window
-    /// that is a multiple of it.
+    /// The setting for a metric that cannot be read more often than every `interval_min`: a longer interval, and a window that is a multiple of it.
     pub fn at_most_every(self, interval_min: Interval) -> Self {
         match self {
             MetricSetting::On(rate) if rate.interval < interval_min => {
@@ -62,8 +58,8 @@ impl MetricSetting {
         }
     }
 
-    /// Whether a sensor that `asked` makes of a metric would stop or come less often: with no reading, with a longer interval, with windows
-    /// in place of every sample or the other way round (they have other names), with longer windows or without one of its quantiles.
+    /// Whether a sensor with the setting `asked` would stop or have fewer readings with this one: no readings, a longer interval, windows instead of
+    /// samples or the reverse (they have other names), longer windows, or one quantile less.
     pub fn is_less_than(&self, asked: &Self) -> bool {
         let (MetricSetting::On(kept), MetricSetting::On(asked)) = (self, asked) else {
             return matches!((self, asked), (MetricSetting::Off, MetricSetting::On(_)));
@@ -80,7 +76,7 @@ impl MetricSetting {
         }
     }
 
-    /// How often a second a metric is read that cannot be read more often than every `interval_min`.
+    /// Readings per second of a metric that cannot be read more often than every `interval_min`.
     pub fn readings_per_second(&self, interval_min: Interval) -> f64 {
         match self {
             MetricSetting::Off => 0.0,

@@ -1,4 +1,4 @@
-//! Logs steps of the wall clock.
+//! Log lines about steps of the wall clock.
 
 use std::sync::atomic::Ordering;
 
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use wholegrain_model::{Interval, Timestamp};
 
 use crate::counters::AgentCounters;
-use crate::jobs::rules::RateLimit;
+use crate::rate_limit::RateLimit;
 
-/// Lines a minute: a clock that is stepped all the time must not fill the log.
+/// Lines in a minute: a clock that is stepped again and again must not fill the log.
 const LINES_PER_MINUTE: u32 = 6;
 
 /// Reports each step of the clock once, at a bounded rate.
@@ -25,8 +25,8 @@ impl Default for ClockStepLog {
 }
 
 impl ClockStepLog {
-    /// What is to be said now, if the clock was stepped since it was last asked: for the agent's log, and as a notice for the server's.
-    pub fn look(&mut self, counters: &AgentCounters, now: i64) -> Option<(String, Value)> {
+    /// A step that has not been reported: a line for the agent's log, and a notice for the server's.
+    pub fn check(&mut self, counters: &AgentCounters, now: i64) -> Option<(String, Value)> {
         let steps = counters.clock_steps.load(Ordering::Acquire);
         if steps == self.reported || !self.lines.take("", now) {
             return None;
@@ -35,19 +35,18 @@ impl ClockStepLog {
         let by = counters.clock_step_ns.load(Ordering::Relaxed);
         let length = Interval::from_ns(by.unsigned_abs() / 1_000_000 * 1_000_000);
         let direction = if by < 0 { "back" } else { "forward" };
-        let mut said =
-            format!("the clock was stepped {direction} by {length}: there is a gap, and no rate goes over it");
+        let mut text = format!("the clock was stepped {direction} by {length}: a gap is stored, and no rate spans it");
         let held_until = counters.held_until(now);
         if let Some(until) = held_until {
-            said.push_str(&format!(
-                "; nothing is sampled until it has passed {}, for there are readings of these times already",
+            text.push_str(&format!(
+                "; nothing is sampled before {}, because readings of these times exist already",
                 Timestamp(until)
             ));
         }
         if more > 0 {
-            said.push_str(&format!(" ({more} earlier steps were not reported)"));
+            text.push_str(&format!(" ({more} earlier steps were not reported)"));
         }
-        Some((said, json!({ "clock_step": { "by_ns": by, "held_until": held_until, "unreported": more } })))
+        Some((text, json!({ "clock_step": { "by_ns": by, "held_until": held_until, "unreported": more } })))
     }
 }
 
@@ -59,33 +58,33 @@ mod tests {
     #[test]
     fn a_step_is_reported_once_and_many_are_counted() {
         const S: i64 = 1_000_000_000;
-        let (counters, mut reported) = (AgentCounters::default(), ClockStepLog::default());
-        assert_eq!(reported.look(&counters, 0), None);
+        let (counters, mut log) = (AgentCounters::default(), ClockStepLog::default());
+        assert_eq!(log.check(&counters, 0), None);
         let mut passes = ClockPasses::new(0);
         passes.stepped(100 * S, 95 * S);
         counters.note_step(-5 * S, passes);
-        let (said, notice) = reported.look(&counters, 95 * S).unwrap();
+        let (text, notice) = log.check(&counters, 95 * S).unwrap();
         assert_eq!(
-            said,
-            "the clock was stepped back by 5s: there is a gap, and no rate goes over it; nothing is sampled until it has passed \
-             1970-01-01T00:01:40Z, for there are readings of these times already"
+            text,
+            "the clock was stepped back by 5s: a gap is stored, and no rate spans it; nothing is sampled before \
+             1970-01-01T00:01:40Z, because readings of these times exist already"
         );
         assert_eq!(
             notice,
             json!({ "clock_step": { "by_ns": -5_000_000_000_i64, "held_until": 100_000_000_000_i64, "unreported": 0 } })
         );
-        assert_eq!(reported.look(&counters, 96 * S), None);
+        assert_eq!(log.check(&counters, 96 * S), None);
         let lines = (0..20).filter(|_| {
             counters.note_step(S, passes);
-            reported.look(&counters, 110 * S).is_some()
+            log.check(&counters, 110 * S).is_some()
         });
         assert_eq!(lines.count(), 5);
-        let (said, notice) = reported.look(&counters, 180 * S).unwrap();
+        let (text, notice) = log.check(&counters, 180 * S).unwrap();
         assert_eq!(notice["clock_step"]["unreported"], 14);
         assert!(
-            said.starts_with("the clock was stepped forward by 1s")
-                && said.ends_with("(14 earlier steps were not reported)"),
-            "{said}"
+            text.starts_with("the clock was stepped forward by 1s")
+                && text.ends_with("(14 earlier steps were not reported)"),
+            "{text}"
         );
     }
 }

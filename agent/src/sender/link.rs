@@ -12,14 +12,15 @@ use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::spool::RecordId;
 use wholegrain_transport::topics::Topic;
 
-use super::disk::share_of;
+use super::context::SenderContext;
 use super::records::OutgoingRecords;
-use super::refusal::{RefusalPauses, is_final};
-use super::send_buffer::SendBuffer;
 use super::send_schedule::spread;
+use crate::batch::EncodedBatch;
 use crate::config::MqttConfig;
 use crate::engine::clock;
-use crate::state::{AgentState, EncodedBatch};
+use crate::refusal::{RefusalPauses, is_final};
+use crate::send_queue::SendQueue;
+use crate::send_queue::spool::share_of;
 
 /// The stack of the thread that connects: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
@@ -45,7 +46,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection, or what there is in place of one.
 pub struct ServerLink {
-    state: Arc<AgentState>,
+    context: SenderContext,
     config: Arc<MqttConfig>,
     phase: LinkPhase,
     failures: u32,
@@ -121,11 +122,11 @@ impl SentMessage {
 
 impl ServerLink {
     /// No connection yet; the first attempt is due at once.
-    pub fn new(state: Arc<AgentState>, config: Arc<MqttConfig>) -> Self {
-        let dice = (spread(&state.name) ^ state.boot_ns) | 1;
+    pub fn new(context: SenderContext, config: Arc<MqttConfig>) -> Self {
+        let dice = (spread(&context.identity.name) ^ context.identity.boot_ns) | 1;
         let phase = LinkPhase::Waiting(Instant::now());
-        let records = OutgoingRecords::new(&state);
-        Self { state, config, phase, failures: 0, dice, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
+        let records = OutgoingRecords::new(context.records.clone(), context.waker.clone());
+        Self { context, config, phase, failures: 0, dice, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
     }
 
     /// Whether it pauses after a failure or a refusal.
@@ -149,60 +150,60 @@ impl ServerLink {
     }
 
     /// How long until something here is due.
-    pub fn due_in(&self, buffer: &SendBuffer) -> Option<Duration> {
+    pub fn due_in(&self, queue: &SendQueue) -> Option<Duration> {
         match &self.phase {
             LinkPhase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
             LinkPhase::Connecting(_) => None,
             LinkPhase::Connected(up) => {
                 let records = self.records.due_in(Instant::now());
-                [up.due_in(buffer, self.ack_timeout), records].into_iter().flatten().min()
+                [up.due_in(queue, self.ack_timeout), records].into_iter().flatten().min()
             }
         }
     }
 
     /// Goes on as far as it can without waiting.
-    pub fn turn(&mut self, buffer: &mut SendBuffer) {
+    pub fn turn(&mut self, queue: &mut SendQueue) {
         match &self.phase {
             LinkPhase::Waiting(until) if *until <= Instant::now() => self.connect(),
             LinkPhase::Waiting(_) => {}
             LinkPhase::Connecting(result) => match result.try_recv() {
                 Ok(Ok(client)) => self.connected(client),
-                Ok(Err(error)) => self.failed(&error.to_string(), buffer),
+                Ok(Err(error)) => self.failed(&error.to_string(), queue),
                 Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => self.failed("the connecting thread ended", buffer),
+                Err(TryRecvError::Disconnected) => self.failed("the connecting thread ended", queue),
             },
             LinkPhase::Connected(_) => {}
         }
         if let LinkPhase::Connected(up) = &mut self.phase {
-            let result = up.answer(&self.state).and_then(|()| up.send(&self.state.name, buffer, &mut self.records));
+            let result =
+                up.respond(&self.context).and_then(|()| up.send(&self.context.identity.name, queue, &mut self.records));
             let result = result.map_err(|error| error.to_string());
-            up.copy_old(buffer, self.config.queue_bytes_max.0);
+            up.copy_old(queue, self.config.queue_bytes_max.0);
             let in_flight = up.flight.len();
             let result = result.and_then(|()| up.check(self.ack_timeout));
             let missing = up.missing.take();
-            self.state.set_link(|status| status.in_flight = in_flight);
+            self.context.status.change_link(|status| status.in_flight = in_flight);
             if let Some(hash) = missing {
-                self.look_for(hash, buffer);
+                self.look_for(hash, queue);
             } else if let Err(why) = result {
-                self.failed(&why, buffer);
+                self.failed(&why, queue);
             }
         }
     }
 
     /// The server waits for a schema that is not in memory: it may be in the spool, behind the batches that need it. If it is
     /// not, those batches can never be read, and the server would wait for ever, and everything else behind them.
-    fn look_for(&mut self, hash: SchemaHash, buffer: &mut SendBuffer) {
-        self.failed(&format!("the server asks for schema {hash}, which is not in memory"), buffer);
-        match buffer.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
-            Some(schema) => buffer.remember(&schema),
-            None => buffer.tell_lost(hash),
+    fn look_for(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
+        self.failed(&format!("the server asks for schema {hash}, which is not in memory"), queue);
+        match queue.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
+            Some(schema) => queue.remember(&schema),
+            None => queue.log_lost_schema(hash),
         }
     }
 
     /// Waits for the server, the encoder or the time, and takes what the server says.
-    pub fn wait(&mut self, buffer: &mut SendBuffer, timeout: Duration) {
-        let state = self.state.clone();
-        let waker = state.outbox.waker();
+    pub fn wait(&mut self, queue: &mut SendQueue, timeout: Duration) {
+        let waker = &self.context.waker;
         let LinkPhase::Connected(up) = &mut self.phase else {
             waker.wait(timeout);
             return;
@@ -211,10 +212,10 @@ impl ServerLink {
         waker.reset();
         loop {
             match event {
-                Ok(Some(event)) => up.take(event, &state, buffer, &mut self.records),
+                Ok(Some(event)) => up.take(event, &self.context, queue, &mut self.records),
                 Ok(None) => return,
                 Err(error) => {
-                    self.failed(&error.to_string(), buffer);
+                    self.failed(&error.to_string(), queue);
                     return;
                 }
             }
@@ -226,7 +227,7 @@ impl ServerLink {
         let config = ClientConfig {
             url: self.config.url.clone(),
             version: self.config.version,
-            client_id: self.state.name.clone(),
+            client_id: self.context.identity.name.clone(),
             user: self.config.user.clone(),
             password: self.config.password.clone(),
             tls: self.config.tls.clone(),
@@ -236,22 +237,22 @@ impl ServerLink {
             ..ClientConfig::default()
         };
         let (sender, receiver) = sync_channel(1);
-        let state = self.state.clone();
+        let waker = self.context.waker.clone();
         let spawned = std::thread::Builder::new().name("connect".into()).stack_size(STACK_BYTES).spawn(move || {
             let _ = sender.send(Client::connect(&config));
-            state.outbox.waker().wake();
+            waker.wake();
         });
         match spawned {
             Ok(_) => {
                 self.phase = LinkPhase::Connecting(receiver);
-                self.state.set_link(|status| status.state = "connecting");
+                self.context.status.change_link(|status| status.state = "connecting");
             }
             Err(error) => self.pause(&format!("cannot start a thread to connect: {error}")),
         }
     }
 
     fn connected(&mut self, mut client: Client) {
-        let agent = &self.state.name;
+        let agent = &self.context.identity.name;
         let topics = [Topic::Need { agent }.to_string(), Topic::Control { agent }.to_string()];
         if let Some(error) = topics.iter().find_map(|topic| client.subscribe(topic).err()) {
             self.pause(&error.to_string());
@@ -259,10 +260,10 @@ impl ServerLink {
         }
         tracing::info!("connected to {} ({})", self.config.url, client.peer());
         if self.connected_before {
-            self.state.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+            self.context.counters.reconnects.fetch_add(1, Ordering::Relaxed);
         }
         self.connected_before = true;
-        self.state.set_link(|status| {
+        self.context.status.change_link(|status| {
             status.state = "connected";
             status.last_error = None;
         });
@@ -279,13 +280,13 @@ impl ServerLink {
     }
 
     /// The connection ended or did not come about: everything in flight is unsent again.
-    fn failed(&mut self, why: &str, buffer: &mut SendBuffer) {
+    fn failed(&mut self, why: &str, queue: &mut SendQueue) {
         self.records.ask_again();
         if let LinkPhase::Connected(up) = &mut self.phase {
             if up.since.elapsed() >= GOOD_AFTER {
                 self.failures = 0;
             }
-            up.give_back(buffer);
+            up.give_back(queue);
         }
         self.pause(why);
     }
@@ -304,7 +305,7 @@ impl ServerLink {
         }
         self.failures = self.failures.saturating_add(1);
         self.phase = LinkPhase::Waiting(Instant::now() + pause);
-        self.state.set_link(|status| {
+        self.context.status.change_link(|status| {
             status.state = "waiting";
             status.last_error = Some(why.to_owned());
             status.in_flight = 0;
@@ -312,23 +313,23 @@ impl ServerLink {
     }
 
     /// Other settings: ends the connection, the next attempt is due at once.
-    pub fn reconfigure(&mut self, config: Arc<MqttConfig>, buffer: &mut SendBuffer) {
-        self.close(buffer);
+    pub fn reconfigure(&mut self, config: Arc<MqttConfig>, queue: &mut SendQueue) {
+        self.close(queue);
         self.config = config;
         self.failures = 0;
     }
 
     /// Ends the connection in peace.
-    pub fn close(&mut self, buffer: &mut SendBuffer) {
+    pub fn close(&mut self, queue: &mut SendQueue) {
         let phase = std::mem::replace(&mut self.phase, LinkPhase::Waiting(Instant::now()));
         self.records.ask_again();
         if let LinkPhase::Connected(mut up) = phase {
-            up.give_back(buffer);
+            up.give_back(queue);
             if let Err(error) = up.client.disconnect() {
                 tracing::debug!("{error}");
             }
         }
-        self.state.set_link(|status| {
+        self.context.status.change_link(|status| {
             status.state = "off";
             status.in_flight = 0;
         });
@@ -337,11 +338,11 @@ impl ServerLink {
 
 impl OpenConnection {
     /// How long until something is due.
-    fn due_in(&self, buffer: &SendBuffer, ack_timeout: Duration) -> Option<Duration> {
+    fn due_in(&self, queue: &SendQueue, ack_timeout: Duration) -> Option<Duration> {
         let now = Instant::now();
         let answer = self.flight.front().map(|oldest| (oldest.at + ack_timeout).saturating_duration_since(now));
         let pause = Some(self.pauses.left(now)).filter(|left| !left.is_zero());
-        let disk = buffer.disk.as_ref().and_then(|disk| {
+        let disk = queue.disk.as_ref().and_then(|disk| {
             // With a bounded rate of draining: soon enough for the next record.
             let draining = disk.config.drain_bytes_per_second.is_some() && !disk.spool.is_empty();
             let copying = self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Live(_)));
@@ -375,9 +376,9 @@ impl OpenConnection {
         in_flight < self.window() && (self.flight_bytes < FLIGHT_BYTES_MAX || in_flight == 0)
     }
 
-    /// Puts everything into the send buffer for which there is room: schemas asked for, live batches, then the spool's part.
-    fn send(&mut self, agent: &str, buffer: &mut SendBuffer, records: &mut OutgoingRecords) -> Result<(), ClientError> {
-        match self.fill(agent, buffer, records) {
+    /// Puts everything into the send queue for which there is room: schemas asked for, live batches, then the spool's part.
+    fn send(&mut self, agent: &str, queue: &mut SendQueue, records: &mut OutgoingRecords) -> Result<(), ClientError> {
+        match self.fill(agent, queue, records) {
             // The server's window, not ours, was full: an acknowledgement makes room.
             Ok(()) | Err(ClientError::WindowFull(_)) => self.client.flush(),
             Err(error) => Err(error),
@@ -385,49 +386,50 @@ impl OpenConnection {
     }
 
     /// Responses to the server's commands. They are lost with the connection: the server then reports that no answer came.
-    fn answer(&mut self, state: &AgentState) -> Result<(), ClientError> {
-        while let Some(answer) = state.control.next_answer() {
-            self.client.publish(&Topic::Answer { agent: &state.name }.to_string(), &answer, false, false)?;
+    fn respond(&mut self, context: &SenderContext) -> Result<(), ClientError> {
+        let agent = &context.identity.name;
+        while let Some(response) = context.control.next_response() {
+            self.client.publish(&Topic::Answer { agent }.to_string(), &response, false, false)?;
         }
         Ok(())
     }
 
-    fn fill(&mut self, agent: &str, buffer: &mut SendBuffer, records: &mut OutgoingRecords) -> Result<(), ClientError> {
+    fn fill(&mut self, agent: &str, queue: &mut SendQueue, records: &mut OutgoingRecords) -> Result<(), ClientError> {
         while let Some(schema) = self.wanted.front().cloned() {
             self.announce(agent, &schema)?;
             self.wanted.pop_front();
         }
         if !self.pauses.left(Instant::now()).is_zero() {
-            return self.send_records(agent, buffer, records);
+            return self.send_records(agent, queue, records);
         }
         let mut in_flight = self.batches_in_flight();
         while self.has_room(in_flight) {
-            let Some(batch) = buffer.front().cloned() else { break };
+            let Some(batch) = queue.front().cloned() else { break };
             if !self.announced.contains(&batch.schema.hash()) {
                 self.announce(agent, &batch.schema)?;
             }
             let packet = match self.client.publish(&batch.topic, &batch.payload, true, false) {
                 Err(ClientError::TooLarge { bytes, max }) => {
-                    buffer.take_front();
-                    buffer.remove_in_flight(&batch);
-                    buffer.count_too_large(&batch.topic, bytes, max);
+                    queue.take_front();
+                    queue.remove_in_flight(&batch);
+                    queue.count_too_large(&batch.topic, bytes, max);
                     continue;
                 }
                 result => result?,
             };
-            buffer.take_front();
+            queue.take_front();
             self.put_in_flight(packet, SentMessage::Live(batch));
             in_flight += 1;
         }
-        self.send_records(agent, buffer, records)?;
-        self.drain(buffer, self.batches_in_flight())
+        self.send_records(agent, queue, records)?;
+        self.drain(queue, self.batches_in_flight())
     }
 
     /// A few records of jobs, after the live batches.
     fn send_records(
         &mut self,
         agent: &str,
-        buffer: &mut SendBuffer,
+        queue: &mut SendQueue,
         records: &mut OutgoingRecords,
     ) -> Result<(), ClientError> {
         let under_way: Vec<&JobRecord> = self
@@ -448,7 +450,7 @@ impl OpenConnection {
             let payload = serde_json::to_vec(&record).unwrap_or_default();
             match self.client.publish(&topic, &payload, true, false) {
                 Err(ClientError::TooLarge { bytes, max }) => {
-                    buffer.count_too_large(&topic, bytes, max);
+                    queue.count_too_large(&topic, bytes, max);
                     records.refused(record);
                 }
                 packet => self.put_in_flight(packet?, SentMessage::Job(Box::new(record), payload.len())),
@@ -459,8 +461,8 @@ impl OpenConnection {
 
     /// The spool's part of the window. Not while batches wait in vain for their acknowledgement and were copied to the disk:
     /// those would be sent a second time.
-    fn drain(&mut self, buffer: &mut SendBuffer, mut in_flight: usize) -> Result<(), ClientError> {
-        let Some(disk) = &mut buffer.disk else { return Ok(()) };
+    fn drain(&mut self, queue: &mut SendQueue, mut in_flight: usize) -> Result<(), ClientError> {
+        let Some(disk) = &mut queue.disk else { return Ok(()) };
         if self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Copied(..))) {
             return Ok(());
         }
@@ -476,7 +478,7 @@ impl OpenConnection {
         let mut too_large = Vec::new();
         let mut result = Ok(());
         while drained < share && self.has_room(in_flight) && disk.allowance.is_left(Instant::now()) {
-            let Some(record) = disk.next() else { break };
+            let Some(record) = disk.next_record() else { break };
             let retained = matches!(Topic::parse(&record.topic), Some(Topic::Schema { .. }));
             match self.client.publish(&record.topic, &record.payload, true, retained) {
                 Ok(packet) => {
@@ -496,7 +498,7 @@ impl OpenConnection {
             }
         }
         for (topic, bytes, max) in too_large {
-            buffer.count_too_large(&topic, bytes, max);
+            queue.count_too_large(&topic, bytes, max);
         }
         result
     }
@@ -519,24 +521,24 @@ impl OpenConnection {
     }
 
     /// Copies to the disk what waits too long for its acknowledgement, or takes memory that newer batches need.
-    fn copy_old(&mut self, buffer: &mut SendBuffer, queue_bytes_max: u64) {
-        let Some(age_max) = buffer.age_max(Duration::ZERO) else { return };
+    fn copy_old(&mut self, queue: &mut SendQueue, queue_bytes_max: u64) {
+        let Some(age_max) = queue.age_max(Duration::ZERO) else { return };
         let now = clock::mono();
         for InFlightMessage { sent, .. } in &mut self.flight {
             let SentMessage::Live(batch) = sent else { continue };
             let too_old = now - batch.made_mono > age_max.as_nanos() as i64;
-            if !too_old && !buffer.is_over(queue_bytes_max) {
+            if !too_old && !queue.is_over(queue_bytes_max) {
                 break;
             }
-            let Some(id) = buffer.copy_to_disk(batch) else { break };
-            buffer.remove_in_flight(batch);
+            let Some(id) = queue.copy_to_disk(batch) else { break };
+            queue.remove_in_flight(batch);
             *sent = SentMessage::Copied(id, batch.payload.len());
         }
     }
 
-    fn take(&mut self, event: Event, state: &AgentState, buffer: &mut SendBuffer, records: &mut OutgoingRecords) {
+    fn take(&mut self, event: Event, context: &SenderContext, queue: &mut SendQueue, records: &mut OutgoingRecords) {
         match event {
-            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, state, buffer, records),
+            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, context, queue, records),
             Event::Subscribed { reason, .. } => {
                 if reason.is_error() {
                     tracing::warn!(
@@ -547,19 +549,19 @@ impl OpenConnection {
             Event::Message { topic, payload, .. }
                 if matches!(Topic::parse(topic.as_str()), Some(Topic::Control { .. })) =>
             {
-                state.control.take(payload);
+                context.control.take(payload);
             }
             Event::Message { payload, .. } => {
                 for hash in payload.chunks_exact(16).take(WANTED_MAX) {
                     let hash = SchemaHash(std::array::from_fn(|index| hash[index]));
-                    self.want(hash, buffer);
+                    self.want(hash, queue);
                 }
             }
         }
     }
 
-    fn want(&mut self, hash: SchemaHash, buffer: &mut SendBuffer) {
-        match buffer.schema(hash) {
+    fn want(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
+        match queue.schema(hash) {
             Some(schema) if self.wanted.len() < WANTED_MAX && !self.wanted.contains(&schema) => {
                 self.wanted.push_back(schema);
             }
@@ -568,7 +570,7 @@ impl OpenConnection {
             None if self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Drained(..))) => {
                 self.missing = Some(hash)
             }
-            None => buffer.tell_lost(hash),
+            None => queue.log_lost_schema(hash),
         }
     }
 
@@ -576,8 +578,8 @@ impl OpenConnection {
         &mut self,
         packet: u16,
         reason: ReasonCode,
-        state: &AgentState,
-        buffer: &mut SendBuffer,
+        context: &SenderContext,
+        queue: &mut SendQueue,
         records: &mut OutgoingRecords,
     ) {
         let Some(at) = self.flight.iter().position(|flight| flight.packet == packet) else { return };
@@ -586,9 +588,9 @@ impl OpenConnection {
         let refused = reason.is_error();
         let again = refused && !is_final(reason);
         if refused {
-            buffer.count_refused(&sent.shown(), reason);
+            queue.count_refused(&sent.shown(), reason);
         } else if sent.is_batch() {
-            state.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
+            context.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
             self.pauses.accepted();
         }
         if again && !matches!(sent, SentMessage::Job(..)) {
@@ -603,15 +605,15 @@ impl OpenConnection {
                     self.announced.remove(&hash);
                 }
             }
-            SentMessage::Live(batch) if again => buffer.put_back(batch),
-            SentMessage::Live(batch) => buffer.remove_in_flight(&batch),
+            SentMessage::Live(batch) if again => queue.put_back(batch),
+            SentMessage::Live(batch) => queue.remove_in_flight(&batch),
             SentMessage::Copied(id, _) => {
                 // Refused for now: it is in the spool and has its turn there.
-                if let (Some(disk), false) = (&mut buffer.disk, again) {
+                if let (Some(disk), false) = (&mut queue.disk, again) {
                     disk.acknowledge(id);
                 }
             }
-            SentMessage::Drained(id, ..) => match &mut buffer.disk {
+            SentMessage::Drained(id, ..) => match &mut queue.disk {
                 Some(disk) if again => disk.again = true,
                 Some(disk) => disk.confirm(id),
                 None => {}
@@ -620,14 +622,14 @@ impl OpenConnection {
     }
 
     /// Everything without an acknowledgement is unsent again.
-    fn give_back(&mut self, buffer: &mut SendBuffer) {
+    fn give_back(&mut self, queue: &mut SendQueue) {
         while let Some(InFlightMessage { sent, .. }) = self.flight.pop_back() {
             if let SentMessage::Live(batch) = sent {
-                buffer.put_back(batch);
+                queue.put_back(batch);
             }
         }
         self.flight_bytes = 0;
-        if let Some(disk) = &mut buffer.disk {
+        if let Some(disk) = &mut queue.disk {
             disk.rewind();
         }
     }

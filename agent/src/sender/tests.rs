@@ -13,16 +13,17 @@ use wholegrain_model::{Schema, SensorDef, SensorPath};
 use wholegrain_transport::spool::{self, Spool};
 
 use super::link::ServerLink;
-use super::send_buffer::SendBuffer;
+use crate::agent::AgentHandles;
+use crate::batch::EncodedBatch;
 use crate::config::{Config, SpoolConfig};
 use crate::engine::clock;
-use crate::state::{AgentState, EncodedBatch};
+use crate::send_queue::SendQueue;
 
 const QUEUE_BYTES_MAX: u64 = 64 << 10;
 
-fn state() -> Arc<AgentState> {
+fn handles() -> AgentHandles {
     let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\nqueue_bytes_max = \"64KiB\"\n";
-    Arc::new(AgentState::new(&Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap()).unwrap())
+    AgentHandles::new(&Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap()).unwrap()
 }
 
 fn spool(dir: &Path, bytes_max: u64, segment_bytes: u64) -> (Spool, SpoolConfig) {
@@ -34,13 +35,13 @@ fn spool(dir: &Path, bytes_max: u64, segment_bytes: u64) -> (Spool, SpoolConfig)
 }
 
 /// Puts `count` batches of 1000 bytes into the queue, as the encoder does, and lets the sender take them one by one.
-fn feed(state: &AgentState, buffer: &mut SendBuffer, seqs: std::ops::Range<u64>) {
+fn feed(handles: &AgentHandles, queue: &mut SendQueue, seqs: std::ops::Range<u64>) {
     let sensors = vec![SensorDef::gauge("a", "1", "")];
     let schema = Schema::new(SensorPath::new("/n1").unwrap(), "g", sensors).unwrap();
     for seq in seqs {
         let mut payload = vec![0; 1000];
         payload[..8].copy_from_slice(&seq.to_le_bytes());
-        state.outbox.push(
+        handles.queue.push(
             &mut vec![Arc::new(EncodedBatch {
                 payload: payload.into(),
                 schema: schema.clone(),
@@ -53,17 +54,17 @@ fn feed(state: &AgentState, buffer: &mut SendBuffer, seqs: std::ops::Range<u64>)
             })],
             true,
         );
-        buffer.collect();
-        buffer.keep_bounds(QUEUE_BYTES_MAX, Duration::ZERO);
-        assert!(state.counters.queue_bytes.load(Ordering::Relaxed) <= QUEUE_BYTES_MAX, "the memory keeps its bound");
+        queue.collect();
+        queue.keep_bounds(QUEUE_BYTES_MAX, Duration::ZERO);
+        assert!(handles.counters.queue_bytes.load(Ordering::Relaxed) <= QUEUE_BYTES_MAX, "the memory keeps its bound");
     }
 }
 
 /// Numbers of the batches in the spool, the oldest first; the schema before them is left out.
-fn spooled(buffer: &mut SendBuffer) -> Vec<u64> {
-    let disk = buffer.disk.as_mut().unwrap();
+fn spooled(queue: &mut SendQueue) -> Vec<u64> {
+    let disk = queue.disk.as_mut().unwrap();
     let mut seqs = Vec::new();
-    while let Some(record) = disk.next() {
+    while let Some(record) = disk.next_record() {
         if record.topic.contains("/batch/") {
             seqs.push(u64::from_le_bytes(record.payload[..8].try_into().unwrap()));
         }
@@ -74,69 +75,69 @@ fn spooled(buffer: &mut SendBuffer) -> Vec<u64> {
 
 #[test]
 fn what_is_too_much_for_the_memory_goes_to_the_disk_in_order() {
-    let (dir, state) = (tempfile::tempdir().unwrap(), state());
-    let mut buffer = SendBuffer::new(state.clone(), Some(spool(dir.path(), 8 << 20, 1 << 20)));
-    feed(&state, &mut buffer, 1..201);
-    let on_disk = spooled(&mut buffer);
+    let (dir, handles) = (tempfile::tempdir().unwrap(), handles());
+    let mut queue = SendQueue::new(handles.send_queue(), Some(spool(dir.path(), 8 << 20, 1 << 20)));
+    feed(&handles, &mut queue, 1..201);
+    let on_disk = spooled(&mut queue);
     assert_eq!(on_disk, (1..=on_disk.len() as u64).collect::<Vec<_>>());
     assert!(on_disk.len() >= 150, "{}", on_disk.len());
-    assert_eq!(buffer.front().map(|batch| batch.seq), None, "nothing is released yet");
-    buffer.release_all();
-    assert_eq!(buffer.front().unwrap().seq, on_disk.len() as u64 + 1, "memory goes on where the disk ends");
-    assert_eq!(state.counters.dropped.load(Ordering::Relaxed), 0);
+    assert_eq!(queue.front().map(|batch| batch.seq), None, "nothing is released yet");
+    queue.release_all();
+    assert_eq!(queue.front().unwrap().seq, on_disk.len() as u64 + 1, "memory goes on where the disk ends");
+    assert_eq!(handles.counters.dropped.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn a_disk_too_small_costs_the_oldest_and_each_is_counted() {
-    let (dir, state) = (tempfile::tempdir().unwrap(), state());
-    let mut buffer = SendBuffer::new(state.clone(), Some(spool(dir.path(), 100 << 10, 20 << 10)));
-    feed(&state, &mut buffer, 1..401);
-    let on_disk = spooled(&mut buffer);
-    buffer.release_all();
-    let in_memory = 400 - buffer.front().unwrap().seq + 1;
-    let dropped = state.counters.dropped.load(Ordering::Relaxed);
+    let (dir, handles) = (tempfile::tempdir().unwrap(), handles());
+    let mut queue = SendQueue::new(handles.send_queue(), Some(spool(dir.path(), 100 << 10, 20 << 10)));
+    feed(&handles, &mut queue, 1..401);
+    let on_disk = spooled(&mut queue);
+    queue.release_all();
+    let in_memory = 400 - queue.front().unwrap().seq + 1;
+    let dropped = handles.counters.dropped.load(Ordering::Relaxed);
     assert!(dropped > 0 && on_disk[0] > 1 && on_disk.is_sorted());
     // Schemas are dropped with their segments, and written again; they are no batches.
     assert_eq!(dropped, 400 - in_memory - on_disk.len() as u64, "each lost batch once");
-    let disk = buffer.disk.as_mut().unwrap();
-    let mut topics = std::iter::from_fn(|| disk.next()).map(|record| record.topic);
+    let disk = queue.disk.as_mut().unwrap();
+    let mut topics = std::iter::from_fn(|| disk.next_record()).map(|record| record.topic);
     assert!(topics.any(|topic| topic.contains("/schema/")), "what is left has its schema");
 }
 
 #[test]
 fn a_disk_that_refuses_costs_what_the_memory_cannot_hold_until_it_is_good_again() {
-    let (dir, state) = (tempfile::tempdir().unwrap(), state());
+    let (dir, handles) = (tempfile::tempdir().unwrap(), handles());
     let place = dir.path().join("spool");
     // Small segments: each next one has to be made in a directory that is gone.
-    let mut buffer = SendBuffer::new(state.clone(), Some(spool(&place, 8 << 20, 4 << 10)));
-    feed(&state, &mut buffer, 1..81);
-    assert_eq!(state.counters.dropped.load(Ordering::Relaxed), 0);
+    let mut queue = SendQueue::new(handles.send_queue(), Some(spool(&place, 8 << 20, 4 << 10)));
+    feed(&handles, &mut queue, 1..81);
+    assert_eq!(handles.counters.dropped.load(Ordering::Relaxed), 0);
     let away = dir.path().join("away");
     fs::rename(&place, &away).unwrap();
-    feed(&state, &mut buffer, 81..201);
-    let dropped = state.counters.dropped.load(Ordering::Relaxed);
+    feed(&handles, &mut queue, 81..201);
+    let dropped = handles.counters.dropped.load(Ordering::Relaxed);
     assert!(dropped > 0, "neither memory nor disk can take it");
     fs::rename(&away, &place).unwrap();
     let (deadline, mut seq) = (Instant::now() + Duration::from_secs(60), 201);
-    let before = state.counters.spooled.load(Ordering::Relaxed);
-    while state.counters.spooled.load(Ordering::Relaxed) == before {
+    let before = handles.counters.spooled.load(Ordering::Relaxed);
+    while handles.counters.spooled.load(Ordering::Relaxed) == before {
         assert!(Instant::now() < deadline, "the disk is tried again");
-        feed(&state, &mut buffer, seq..seq + 1);
+        feed(&handles, &mut queue, seq..seq + 1);
         seq += 1;
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(spooled(&mut buffer).len() > 20);
+    assert!(spooled(&mut queue).len() > 20);
 }
 
 #[test]
 fn everything_left_goes_to_the_disk_at_the_end() {
-    let (dir, state) = (tempfile::tempdir().unwrap(), state());
-    let mut buffer = SendBuffer::new(state.clone(), Some(spool(dir.path(), 8 << 20, 1 << 20)));
-    feed(&state, &mut buffer, 1..31);
-    assert_eq!(spooled(&mut buffer), Vec::<u64>::new());
-    buffer.put_all_away();
-    assert_eq!(spooled(&mut buffer), (1..=30).collect::<Vec<_>>());
-    assert_eq!(state.counters.dropped.load(Ordering::Relaxed), 0);
+    let (dir, handles) = (tempfile::tempdir().unwrap(), handles());
+    let mut queue = SendQueue::new(handles.send_queue(), Some(spool(dir.path(), 8 << 20, 1 << 20)));
+    feed(&handles, &mut queue, 1..31);
+    assert_eq!(spooled(&mut queue), Vec::<u64>::new());
+    queue.put_all_away();
+    assert_eq!(spooled(&mut queue), (1..=30).collect::<Vec<_>>());
+    assert_eq!(handles.counters.dropped.load(Ordering::Relaxed), 0);
 }
 
 /// A server that takes the connection and says nothing more; gives its port and how many connections there were.
@@ -161,18 +162,18 @@ fn a_message_without_an_answer_is_sent_again_over_another_connection() {
     let (port, connections) = silent_server();
     let text = format!("name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:{port}\"\n");
     let config = Config::parse(Path::new("a.toml"), &text, Path::new(".")).unwrap();
-    let state = Arc::new(AgentState::new(&config).unwrap());
-    let mut buffer = SendBuffer::new(state.clone(), None);
-    let mut link = ServerLink::new(state.clone(), config.mqtt.unwrap());
+    let handles = AgentHandles::new(&config).unwrap();
+    let mut queue = SendQueue::new(handles.send_queue(), None);
+    let mut link = ServerLink::new(handles.sender(), config.mqtt.unwrap());
     link.ack_timeout = Duration::from_millis(100);
-    feed(&state, &mut buffer, 1..4);
-    buffer.release_all();
+    feed(&handles, &mut queue, 1..4);
+    queue.release_all();
     let deadline = Instant::now() + Duration::from_secs(60);
     while connections.load(Ordering::Relaxed) < 2 || link.in_flight() < 4 {
         assert!(Instant::now() < deadline, "{} connections", connections.load(Ordering::Relaxed));
-        link.turn(&mut buffer);
-        let wait = link.due_in(&buffer).unwrap_or(Duration::from_millis(10));
-        link.wait(&mut buffer, wait.min(Duration::from_millis(100)));
+        link.turn(&mut queue);
+        let wait = link.due_in(&queue).unwrap_or(Duration::from_millis(10));
+        link.wait(&mut queue, wait.min(Duration::from_millis(100)));
     }
-    assert_eq!((buffer.front().map(|batch| batch.seq), state.counters.dropped.load(Ordering::Relaxed)), (None, 0));
+    assert_eq!((queue.front().map(|batch| batch.seq), handles.counters.dropped.load(Ordering::Relaxed)), (None, 0));
 }

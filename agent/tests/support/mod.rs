@@ -17,8 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wholegrain_agent::manager::ManagerHandle;
-use wholegrain_agent::state::AgentState;
-use wholegrain_agent::{Config, Shutdown};
+use wholegrain_agent::{AgentHandles, Config, Shutdown};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 
 /// How long any condition may take to come true.
@@ -36,7 +35,7 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 /// An agent that runs in this process.
 pub struct Agent {
-    pub state: Arc<AgentState>,
+    pub handles: AgentHandles,
     pub manager_handle: ManagerHandle,
     pub dir: PathBuf,
     shutdown: Arc<Shutdown>,
@@ -53,12 +52,12 @@ impl Agent {
         let (sender, receiver) = mpsc::channel();
         let theirs = shutdown.clone();
         let thread = std::thread::spawn(move || {
-            wholegrain_agent::run(config, &theirs, |state, manager_handle| {
-                sender.send((state.clone(), manager_handle.clone())).unwrap()
+            wholegrain_agent::run(config, &theirs, |handles, manager_handle| {
+                sender.send((handles.clone(), manager_handle.clone())).unwrap()
             })
         });
         match receiver.recv_timeout(TIMEOUT) {
-            Ok((state, manager_handle)) => Self { state, manager_handle, dir: dir.to_owned(), shutdown, thread },
+            Ok((handles, manager_handle)) => Self { handles, manager_handle, dir: dir.to_owned(), shutdown, thread },
             Err(_) => panic!("the agent did not start: {:?}", thread.join()),
         }
     }

@@ -1,18 +1,18 @@
-//! How much of the thread's time each user has had.
+//! The thread's time by user.
 
 use std::collections::HashMap;
 
-use super::{CONNECTIONS_MAX, USER_BURST_NS, USER_SHARE};
+use super::limits::{CONNECTIONS_MAX, USER_BURST_NS, USER_SHARE};
 use crate::jobs::marks::bucket::TokenBucket;
 
-/// ns of the thread's time that come back each second.
+/// The thread's time that a user regains each second, ns.
 const RATE: f64 = USER_SHARE * 1e9;
 
 #[derive(Debug, Default)]
 pub struct RequestBudgets(HashMap<Option<u32>, TokenBucket>);
 
 impl RequestBudgets {
-    /// A user has had `took` ns until `now`; how long they have to wait for that before their next turn, ns.
+    /// Counts `took` ns until `now` for a user. Returns how long the user has to wait, ns, if over the budget.
     pub fn spend(&mut self, uid: Option<u32>, took: i64, now: i64) -> Option<i64> {
         let budget = self.0.entry(uid).or_insert_with(|| TokenBucket::full(USER_BURST_NS as f64, now));
         let left = budget.fill(RATE, USER_BURST_NS as f64, now) - took as f64;
@@ -20,7 +20,7 @@ impl RequestBudgets {
         (left < 0.0).then_some((-left / USER_SHARE) as i64)
     }
 
-    /// Forgets those that have nothing to remember, if there are many.
+    /// Removes full budgets if there are many.
     pub fn tidy(&mut self, now: i64) {
         if self.0.len() > CONNECTIONS_MAX {
             self.0.retain(|_, budget| budget.fill(RATE, USER_BURST_NS as f64, now) < USER_BURST_NS as f64);
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(budgets.spend(Some(1), 5 * MS, 0), Some(100 * MS));
         assert_eq!(budgets.spend(Some(2), MS, 0), None, "another's is another's");
         assert_eq!(budgets.spend(Some(1), 0, 100 * MS), None, "paid");
-        // Who always asks at once has a twentieth of the time.
+        // A user who sends requests all the time gets a twentieth of the time.
         let (mut now, mut had) = (100 * MS, 0);
         while now < 10_100 * MS {
             had += MS;

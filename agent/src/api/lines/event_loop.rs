@@ -1,4 +1,4 @@
-//! The thread that serves all connections: what each has sent is answered in turns, so that none holds up the others.
+//! The thread that serves all connections in turns, so that none delays the others.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -8,26 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
 use super::budget::RequestBudgets;
+use super::limits::{CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, LINE_BYTES_MAX};
 use super::poll::{Poll, PollInterest};
-use super::{CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, LINE_BYTES_MAX, LineSession, RequestProgress};
+use super::session::{LineSession, RequestProgress};
+use crate::api::context::ApiContext;
 use crate::engine::clock;
 use crate::jobs::CallerIdentity;
-use crate::state::AgentState;
 use crate::waker::Waker;
 
 /// The most requests of one turn.
 const TURN_LINES: usize = 64;
-/// A turn begins no further request after 500 µs.
+/// A turn starts no further request after 500 µs.
 const TURN_NS: i64 = 500_000;
-/// Bytes read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 16 << 10;
-/// While so much of its answers waits to be taken, a connection is answered no further request: 64 KiB.
+/// No further request of a connection is executed while this many bytes of responses wait to be sent: 64 KiB.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
-/// How long a connection may leave its answers before it is closed: 10 s.
+/// A connection that takes no responses for 10 s is closed.
 const STALL_NS_MAX: i64 = 10_000_000_000;
-/// How soon a request that has to wait is looked at again: 10 ms.
+/// A request that has to wait is tried again after 10 ms.
 const LATER_NS: i64 = 10_000_000;
-/// How often is looked for marks that were kept back, and for connections that leave their answers: 100 ms.
+/// How often delayed marks and stalled connections are checked: 100 ms.
 const LOOK_NS: i64 = 100_000_000;
 const WAKER: u64 = u64::MAX;
 
@@ -36,23 +37,22 @@ struct LineConnection {
     talk: LineSession,
     uid: Option<u32>,
     input: Vec<u8>,
-    /// Bytes of `input` that are dealt with.
+    /// Bytes of `input` that are processed.
     done: usize,
     output: Vec<u8>,
-    /// Bytes of `output` that are sent.
     sent: usize,
-    /// The peer sends no more.
+    /// The peer has closed its sending side.
     ended: bool,
     interest: PollInterest,
-    /// Is in the queue of those that have their turn.
+    /// Waits for its turn.
     queued: bool,
-    /// Left alone until then, monotonic.
+    /// Not served until then, monotonic.
     held_until: Option<i64>,
-    /// Has not taken its answers since then, monotonic.
+    /// Takes no responses since then, monotonic.
     stalled_since: Option<i64>,
 }
 
-/// What is to become of a connection after its turn.
+/// The next step of a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextTurn {
     Wait(PollInterest),
@@ -62,7 +62,7 @@ enum NextTurn {
 }
 
 pub struct LineServer {
-    state: Arc<AgentState>,
+    context: Arc<ApiContext>,
     new: Receiver<(UnixStream, CallerIdentity)>,
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
@@ -77,7 +77,7 @@ pub struct LineServer {
 
 impl LineServer {
     pub fn new(
-        state: Arc<AgentState>,
+        context: Arc<ApiContext>,
         new: Receiver<(UnixStream, CallerIdentity)>,
         waker: Arc<Waker>,
         stop: Arc<AtomicBool>,
@@ -85,7 +85,7 @@ impl LineServer {
         let poll = Poll::new()?;
         poll.change(&waker.fd(), WAKER, PollInterest::Nothing, PollInterest::Read)?;
         Ok(Self {
-            state,
+            context,
             new,
             waker,
             stop,
@@ -99,7 +99,7 @@ impl LineServer {
         })
     }
 
-    /// Serves until `stop` is set. Regions that connections have begun stay open then, because the processes still run.
+    /// Serves until `stop` is set. Regions that connections have opened stay open then, because the processes still run.
     pub fn run(mut self) {
         loop {
             self.wait();
@@ -129,7 +129,8 @@ impl LineServer {
             0
         } else if self.held > 0 {
             (LATER_NS / 1_000_000) as i32
-        } else if self.state.marks.is_pending() || self.connections.iter().flatten().any(|c| c.stalled_since.is_some())
+        } else if self.context.marks.is_pending()
+            || self.connections.iter().flatten().any(|c| c.stalled_since.is_some())
         {
             (LOOK_NS / 1_000_000) as i32
         } else {
@@ -147,7 +148,7 @@ impl LineServer {
         }
     }
 
-    /// A connection more, if there may be one.
+    /// Adds a connection unless there are too many.
     fn welcome(&mut self, mut stream: UnixStream, who: CallerIdentity) {
         let of_user = self.connections.iter().flatten().filter(|other| other.uid == who.uid).count();
         let all = self.connections.iter().flatten().count();
@@ -156,14 +157,14 @@ impl LineServer {
             || (of_user >= CONNECTIONS_OF_USER_MAX && !is_admin)
             || stream.set_nonblocking(true).is_err()
         {
-            self.state.counters.api_refused.fetch_add(1, Ordering::Relaxed);
+            self.context.counters.api_refused.fetch_add(1, Ordering::Relaxed);
             let _ = writeln!(stream, "error {of_user} connections of this user and {all} in all; close some");
             return;
         }
         let begin = clock::now();
         let uid = who.uid;
         let mut talk = LineSession::new(who);
-        talk.begin(&self.state, begin);
+        talk.begin(&self.context, begin);
         let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
         if self.poll.change(&stream, index as u64, PollInterest::Nothing, PollInterest::Read).is_err() {
             return;
@@ -189,7 +190,7 @@ impl LineServer {
         self.spend(uid, begin.mono);
     }
 
-    /// Counts the time since `begin` for a user; how long they have to wait for it, ns.
+    /// Counts the time since `begin` for a user. Returns how long the user has to wait, ns.
     fn spend(&mut self, uid: Option<u32>, begin: i64) -> Option<i64> {
         let now = clock::mono();
         self.budgets.spend(uid, now - begin, now)
@@ -203,7 +204,7 @@ impl LineServer {
         }
         let begin = clock::mono();
         let uid = connection.uid;
-        let mut next = connection.turn(&self.state, &mut self.scratch[..], begin);
+        let mut next = connection.turn(&self.context, &mut self.scratch[..], begin);
         if let Some(wait) = self.spend(uid, begin)
             && next != NextTurn::Close
         {
@@ -234,11 +235,11 @@ impl LineServer {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         self.held -= usize::from(connection.held_until.is_some());
         let begin = clock::now();
-        connection.talk.gone(&self.state, begin);
+        connection.talk.gone(begin);
         self.spend(connection.uid, begin.mono);
     }
 
-    /// Gives those whose time has come their turn.
+    /// Queues connections whose pause is over.
     fn release(&mut self, now: i64) {
         for (index, connection) in self.connections.iter_mut().enumerate() {
             if let Some(connection) = connection
@@ -253,10 +254,10 @@ impl LineServer {
         }
     }
 
-    /// What is looked at now and then.
+    /// Periodic checks.
     fn look(&mut self, now: i64) {
         self.next_look = now + LOOK_NS;
-        self.state.marks.flush(&self.state, clock::now());
+        self.context.marks.flush(clock::now());
         let stalled =
             |connection: &LineConnection| connection.stalled_since.is_some_and(|since| now - since > STALL_NS_MAX);
         let stalled: Vec<usize> = (0..self.connections.len())
@@ -268,8 +269,8 @@ impl LineServer {
 }
 
 impl LineConnection {
-    /// Sends what is to be sent, reads what there is, answers some of it.
-    fn turn(&mut self, state: &AgentState, scratch: &mut [u8], begin: i64) -> NextTurn {
+    /// Sends waiting responses, reads, and executes some requests.
+    fn turn(&mut self, context: &ApiContext, scratch: &mut [u8], begin: i64) -> NextTurn {
         if let Some(next) = self.flush(begin) {
             return next;
         }
@@ -295,7 +296,7 @@ impl LineConnection {
                 return self.too_long();
             }
             let line = &self.input[self.done..self.done + length - 1];
-            if self.talk.line(line, state, clock::now(), &mut self.output) == RequestProgress::Later {
+            if self.talk.line(line, context, clock::now(), &mut self.output) == RequestProgress::Later {
                 return self.flush(begin).filter(|next| *next == NextTurn::Close).unwrap_or(NextTurn::Pause(LATER_NS));
             }
             self.done += length;
@@ -311,7 +312,7 @@ impl LineConnection {
         }
         match self.flush(begin) {
             Some(next) => next,
-            // What stands after the last new line was cut off on its way.
+            // Bytes after the last newline are an incomplete request.
             None if self.ended => NextTurn::Close,
             None => NextTurn::Wait(PollInterest::Read),
         }
@@ -323,7 +324,7 @@ impl LineConnection {
         NextTurn::Close
     }
 
-    /// The length of the next request with its new line.
+    /// The length of the next request with its newline.
     fn line(&self) -> Option<usize> {
         self.input[self.done..].iter().position(|byte| *byte == b'\n').map(|at| at + 1)
     }
@@ -332,7 +333,7 @@ impl LineConnection {
         self.line().is_some()
     }
 
-    /// Sends; what is to become of the connection when not all can be sent now.
+    /// Sends. Returns the connection's next step if not everything can be sent now.
     fn flush(&mut self, now: i64) -> Option<NextTurn> {
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {

@@ -1,23 +1,20 @@
-//! Waiting for many connections at once: epoll(7).
+//! Waits for many connections at once: epoll(7).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// What is waited for of a connection.
+/// The event that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PollInterest {
-    /// Nothing: it is left alone.
     Nothing,
-    /// That there is something to read.
     Read,
-    /// That there is room to write.
     Write,
 }
 
 /// The most events of one wait.
 const EVENTS_MAX: usize = 64;
 
-/// The descriptors that are waited for.
+/// The registered descriptors.
 #[derive(Debug)]
 pub struct Poll {
     epoll: OwnedFd,
@@ -31,17 +28,17 @@ impl Poll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was made by the call above and is nobody else's.
+        // SAFETY: the call above made the descriptor, and nobody else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { epoll, events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
     }
 
-    /// Changes what is waited for; `token` comes back with each event.
+    /// Changes the event that a descriptor waits for; `token` is returned with each event.
     pub fn change(&self, fd: &impl AsFd, token: u64, from: PollInterest, to: PollInterest) -> io::Result<()> {
         let operation = match (from, to) {
             (from, to) if from == to => return Ok(()),
             (PollInterest::Nothing, _) => libc::EPOLL_CTL_ADD,
-            // Not registered at all: epoll would report a peer that hung up again and again.
+            // Removed altogether: epoll would report a peer that hung up again and again.
             (_, PollInterest::Nothing) => libc::EPOLL_CTL_DEL,
             _ => libc::EPOLL_CTL_MOD,
         };
@@ -53,9 +50,9 @@ impl Poll {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Waits at most so long (-1: for ever) and hands out the tokens.
+    /// Waits at most `timeout_ms` (-1: without a limit) and returns the tokens.
     pub fn wait(&mut self, timeout_ms: i32) -> impl Iterator<Item = u64> + '_ {
-        // SAFETY: there is room for as many events as said.
+        // SAFETY: there is room for the given number of events.
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as i32, timeout_ms)
         };

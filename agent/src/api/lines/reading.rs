@@ -1,4 +1,4 @@
-//! Which sensors somebody may read, and their newest readings.
+//! The sensors that a caller may read, and their newest readings.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use wholegrain_model::{Kind, Pattern, SensorDef, Value};
 
-use super::SENSORS_MAX;
-use crate::cache::{newest_row, scaled};
+use super::limits::SENSORS_MAX;
+use crate::api::context::ApiContext;
 use crate::engine::Group;
 use crate::engine::ring::RowCopy;
 use crate::jobs::view::JobView;
 use crate::jobs::{CallerIdentity, JobsView, Role};
-use crate::state::AgentState;
+use crate::readings::scaled;
 
-/// What somebody may read.
+/// The sensors that a caller may read.
 enum ReadScope {
     Everything,
     /// The sensors of the jobs at these levels.
@@ -29,14 +29,14 @@ impl ReadScope {
         let owns = |job: &JobView| who.owns(job.record.uid, job.record.user.as_deref());
         let mut levels: HashSet<String> = HashSet::new();
         levels.extend(jobs.jobs.iter().filter(|job| owns(job)).map(|job| job.record.level.clone()));
-        // Two jobs of different owners can have one level: then nobody can say whose a sensor is.
+        // Jobs of different owners can share a level: then the owner of a sensor is unknown.
         for job in jobs.jobs.iter().filter(|job| !owns(job)) {
             levels.remove(&job.record.level);
         }
         Self::Jobs(levels)
     }
 
-    /// A name below the agent's prefix.
+    /// Whether a name below the agent's prefix is included.
     fn has(&self, name: &str) -> bool {
         match self {
             Self::Everything => true,
@@ -45,9 +45,9 @@ impl ReadScope {
     }
 }
 
-/// A path's name below the agent's prefix. Groups of jobs have prefixes of their own, which are below it.
-fn below<'a>(path: &'a str, state: &AgentState) -> Option<&'a str> {
-    path.strip_prefix(state.prefix.as_str())?.strip_prefix('/')
+/// A path's name below the agent's prefix. Groups of jobs have longer prefixes.
+fn below<'a>(path: &'a str, context: &ApiContext) -> Option<&'a str> {
+    path.strip_prefix(context.identity.prefix.as_str())?.strip_prefix('/')
 }
 
 /// The job's level of a name such as `job/4711/cpu/usage`.
@@ -55,35 +55,35 @@ fn level(name: &str) -> Option<&str> {
     name.strip_prefix("job/")?.split('/').next()
 }
 
-/// Why a pattern that names one sensor is not answered; `None` when it is. One with wildcards is answered with what may be read.
-pub fn refusal(pattern: &Pattern, who: &CallerIdentity, state: &AgentState) -> Option<String> {
+/// Why a pattern that names one sensor is refused. A pattern with wildcards is never refused; it selects what the caller may read.
+pub fn refusal(pattern: &Pattern, who: &CallerIdentity, context: &ApiContext) -> Option<String> {
     let text = pattern.as_str();
     if !pattern.is_literal() || !text.starts_with('/') {
         return None;
     }
-    let readable = ReadScope::of(who, &state.jobs());
+    let readable = ReadScope::of(who, &context.jobs.get());
     let is_readable =
-        matches!(readable, ReadScope::Everything) || below(text, state).is_some_and(|name| readable.has(name));
+        matches!(readable, ReadScope::Everything) || below(text, context).is_some_and(|name| readable.has(name));
     (!is_readable)
         .then(|| format!("{text} is no sensor of a running job of yours; those are all that you may read here"))
 }
 
-/// The sensors that patterns choose of those that may be read, in the order of their paths; no pattern chooses all.
+/// The sensors that patterns select among the readable ones, ordered by path; an empty list selects all.
 fn choose(
     patterns: &[Pattern],
     who: &CallerIdentity,
-    state: &AgentState,
+    context: &ApiContext,
     jobs: &JobsView,
 ) -> Vec<(String, Arc<Group>, usize)> {
     let readable = ReadScope::of(who, jobs);
     let mut list = Vec::new();
     let is_user = matches!(readable, ReadScope::Jobs(_));
-    // Groups of jobs have names that begin so; the node's many others need not be looked at sensor by sensor.
-    for group in state.registry.live().into_iter().filter(|group| !is_user || group.name().starts_with("job/")) {
+    // Only groups of jobs have names that begin so; the node's many sensors need no check.
+    for group in context.registry.live().into_iter().filter(|group| !is_user || group.name().starts_with("job/")) {
         for index in 0..group.schema.len() {
             let path = group.schema.path(index);
             let is_chosen = patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&path));
-            if is_chosen && below(&path, state).is_some_and(|name| readable.has(name)) {
+            if is_chosen && below(&path, context).is_some_and(|name| readable.has(name)) {
                 list.push((path, group.clone(), index));
             }
         }
@@ -93,7 +93,7 @@ fn choose(
     list
 }
 
-/// A word that is never empty and has no space in it.
+/// The text without spaces, or `-` if it is empty.
 fn word(text: &str) -> std::borrow::Cow<'_, str> {
     match text {
         "" => "-".into(),
@@ -102,9 +102,9 @@ fn word(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// `sensors`: what there is.
-pub fn sensors(patterns: &[Pattern], who: &CallerIdentity, state: &AgentState, out: &mut Vec<u8>) {
-    let list = choose(patterns, who, state, &state.jobs());
+/// `sensors`: lists sensors.
+pub fn sensors(patterns: &[Pattern], who: &CallerIdentity, context: &ApiContext, out: &mut Vec<u8>) {
+    let list = choose(patterns, who, context, &context.jobs.get());
     let count = list.len().min(SENSORS_MAX);
     let _ = writeln!(out, "sensors {count} {}", list.len() - count);
     for (path, group, index) in &list[..count] {
@@ -115,10 +115,10 @@ pub fn sensors(patterns: &[Pattern], who: &CallerIdentity, state: &AgentState, o
     }
 }
 
-/// What is read of a group: each sensor's place in the row, and among those of the selection.
+/// A group with the sensors to read: their index in the sample and in the selection.
 type GroupColumns = (Arc<Group>, Vec<(usize, usize)>);
 
-/// Sensors chosen once, read often. A sensor keeps its place for as long as the selection is kept; new ones come after it.
+/// A selection of sensors that is read often. A sensor keeps its index; new sensors are appended.
 #[derive(Debug)]
 pub struct SensorWatch {
     patterns: Vec<Pattern>,
@@ -126,7 +126,7 @@ pub struct SensorWatch {
     places: HashMap<String, usize>,
     plan: Vec<GroupColumns>,
     left: usize,
-    /// Groups and jobs when this was chosen.
+    /// Groups and jobs at the time of the selection.
     changes: u64,
     jobs: Arc<JobsView>,
     row: RowCopy,
@@ -136,14 +136,14 @@ pub struct SensorWatch {
 struct WatchSlot {
     path: String,
     unit: String,
-    /// Where it is now.
+    /// The sensor's present group and index.
     at: Option<(Arc<Group>, usize)>,
-    /// Where it was, as long as there is no sample where it is now.
+    /// Its former group and index, while the present group has no sample.
     before: Option<(Arc<Group>, usize)>,
     reading: LatestReading,
 }
 
-/// Time and value; no time when there is no reading, no value for a gap.
+/// Time and value; `None` without a reading, no value for a gap.
 type LatestReading = Option<(i64, Option<Value>)>;
 
 fn value_of(bits: Option<u64>, sensor: &SensorDef) -> Option<Value> {
@@ -151,26 +151,26 @@ fn value_of(bits: Option<u64>, sensor: &SensorDef) -> Option<Value> {
 }
 
 impl SensorWatch {
-    pub fn new(patterns: Vec<Pattern>, who: &CallerIdentity, state: &AgentState) -> Self {
-        // In this order: a change while this chooses is seen at the next read.
-        let (changes, jobs) = (state.registry.changes(), state.jobs());
+    pub fn new(patterns: Vec<Pattern>, who: &CallerIdentity, context: &ApiContext) -> Self {
+        // In this order: a change during the selection is detected at the next read.
+        let (changes, jobs) = (context.registry.changes(), context.jobs.get());
         let (slots, places, plan) = (Vec::new(), HashMap::new(), Vec::new());
         let mut watch = Self { patterns, slots, places, plan, left: 0, changes, jobs, row: RowCopy::default() };
-        watch.choose(who, state);
+        watch.choose(who, context);
         watch
     }
 
     /// Selects the sensors again if groups or jobs have changed.
-    fn follow(&mut self, who: &CallerIdentity, state: &AgentState) {
-        let (changes, jobs) = (state.registry.changes(), state.jobs());
+    fn follow(&mut self, who: &CallerIdentity, context: &ApiContext) {
+        let (changes, jobs) = (context.registry.changes(), context.jobs.get());
         if changes != self.changes || !Arc::ptr_eq(&jobs, &self.jobs) {
             (self.changes, self.jobs) = (changes, jobs);
-            self.choose(who, state);
+            self.choose(who, context);
         }
     }
 
-    fn choose(&mut self, who: &CallerIdentity, state: &AgentState) {
-        let chosen = choose(&self.patterns, who, state, &self.jobs);
+    fn choose(&mut self, who: &CallerIdentity, context: &ApiContext) {
+        let chosen = choose(&self.patterns, who, context, &self.jobs);
         let mut moved: Vec<Option<(Arc<Group>, usize)>> = self.slots.iter_mut().map(|slot| slot.at.take()).collect();
         self.left = 0;
         for (path, group, index) in chosen {
@@ -208,8 +208,8 @@ impl SensorWatch {
         }
     }
 
-    /// Reads every sensor's newest.
-    fn read(&mut self, state: &AgentState) {
+    /// Reads the newest value of every sensor.
+    fn read(&mut self, context: &ApiContext) {
         for slot in &mut self.slots {
             slot.reading = None;
         }
@@ -223,7 +223,7 @@ impl SensorWatch {
                 }
                 continue;
             }
-            let cached = newest_row(state, group);
+            let cached = context.readings.newest_row(group);
             for (index, place) in of_group {
                 let slot = &mut self.slots[*place];
                 slot.reading = match (&slot.before, &cached) {
@@ -240,19 +240,19 @@ impl SensorWatch {
         }
     }
 
-    /// `watch`, `list`: its sensors from the place `from` on.
-    pub fn list(&mut self, handle: usize, from: usize, who: &CallerIdentity, state: &AgentState, out: &mut Vec<u8>) {
-        self.follow(who, state);
+    /// `watch`, `list`: the sensors from index `from` on.
+    pub fn list(&mut self, handle: usize, from: usize, who: &CallerIdentity, context: &ApiContext, out: &mut Vec<u8>) {
+        self.follow(who, context);
         let _ = writeln!(out, "watch {handle} {} {}", self.slots.len(), self.left);
         for slot in self.slots.iter().skip(from) {
             let _ = writeln!(out, "{} {}", slot.path, slot.unit);
         }
     }
 
-    /// `get`: their newest readings.
-    pub fn get(&mut self, who: &CallerIdentity, state: &AgentState, out: &mut Vec<u8>) {
-        self.follow(who, state);
-        self.read(state);
+    /// `get`: the newest readings.
+    pub fn get(&mut self, who: &CallerIdentity, context: &ApiContext, out: &mut Vec<u8>) {
+        self.follow(who, context);
+        self.read(context);
         let _ = writeln!(out, "values {}", self.slots.len());
         for slot in &self.slots {
             reading(slot.reading, out);
@@ -260,9 +260,9 @@ impl SensorWatch {
         }
     }
 
-    /// `newest`: paths, newest readings and units. Whether there was any.
-    pub fn newest(&mut self, state: &AgentState, out: &mut Vec<u8>) -> bool {
-        self.read(state);
+    /// `newest`: paths, newest readings and units. Whether there was any sensor.
+    pub fn newest(&mut self, context: &ApiContext, out: &mut Vec<u8>) -> bool {
+        self.read(context);
         let _ = writeln!(out, "readings {} {}", self.slots.len(), self.left);
         for slot in &self.slots {
             let _ = write!(out, "{} ", slot.path);
@@ -273,13 +273,13 @@ impl SensorWatch {
     }
 }
 
-/// `TIME VALUE`, with `-` for what there is not.
+/// `TIME VALUE`, with `-` for a missing one.
 fn reading(reading: LatestReading, out: &mut Vec<u8>) {
     let _ = match reading {
         None => write!(out, "- -"),
         Some((time, None)) => write!(out, "{time} -"),
         Some((time, Some(Value::Int(value)))) => write!(out, "{time} {value}"),
-        // As short as can be without another number being read from it.
+        // The shortest text that parses to the same number.
         Some((time, Some(Value::Float(value)))) => write!(out, "{time} {value:?}"),
     };
 }

@@ -1,4 +1,4 @@
-//! What one connection says and is answered. No I/O but a look at `/proc/PID/cgroup`; the clocks are arguments.
+//! Requests and responses of one connection. No I/O except reading `/proc/PID/cgroup`; the clocks are arguments.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Write};
@@ -7,40 +7,41 @@ use std::sync::atomic::Ordering;
 
 use wholegrain_model::Pattern;
 
+use super::limits::HANDLES_MAX;
+use super::reading;
 use super::reading::SensorWatch;
-use super::{HANDLES_MAX, reading};
+use crate::api::context::ApiContext;
 use crate::engine::schedule::ClockReading;
 use crate::jobs::marks::process::ProcessLocation;
 use crate::jobs::marks::{JobMarks, Mark, MarkError, MarkKind};
 use crate::jobs::{CallerIdentity, JobView, Role};
-use crate::state::AgentState;
 
-/// Version of the protocol.
+/// The version of the protocol.
 const VERSION: u32 = 1;
-/// How long a mark waits for its job to be found: a job's first process may be faster than the agent sees the job's directory.
+/// How long a mark waits for its job: a job's first process may be faster than the discovery of the job's directory.
 const JOB_TIMEOUT_NS: i64 = 500_000_000;
-/// How long after a look for the job in vain the next one is made.
+/// The pause after a failed search for the job.
 const JOB_AGAIN_NS: i64 = 1_000_000_000;
 /// The most patterns of one request.
 const PATTERNS_MAX: usize = 32;
 /// The longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 512;
-/// What stands at the beginning of a pattern for the caller's own job.
+/// The begin of a pattern that stands for the caller's own job.
 const OWN: &str = "@/";
 
 const KNOWN: &str = "hello, job [ID], begin NAME [TIME], end NAME [TIME], value NAME NUMBER [UNIT [TIME]], keep, sensors [PATTERN…], \
                      newest PATTERN…, watch PATTERN…, get HANDLE, list HANDLE [FROM], forget HANDLE";
 
-/// What is to become of a request.
+/// Whether a request is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestProgress {
-    /// It was answered, or needs no answer.
+    /// It has its response, or needs none.
     Done,
-    /// It is to be given again in a moment.
+    /// It has to be given again in a moment.
     Later,
 }
 
-/// Why there is no answer.
+/// Why there is no result.
 enum RequestStop {
     Later,
     Because(String),
@@ -62,7 +63,7 @@ impl From<MarkError> for RequestStop {
     }
 }
 
-/// Which job the connection is of.
+/// The job of a connection.
 #[derive(Debug)]
 enum PeerJob {
     Unknown,
@@ -74,28 +75,27 @@ enum PeerJob {
 pub struct LineSession {
     who: CallerIdentity,
     standing: PeerJob,
-    /// Regions that it has begun and not ended, and how often.
+    /// Regions that it has opened, and how many times.
     open: HashMap<String, i64>,
-    /// They stay open when it goes.
+    /// Regions stay open when the connection ends.
     keep: bool,
     watches: [Option<Box<SensorWatch>>; HANDLES_MAX],
     refusal_logged: bool,
 }
 
 impl LineSession {
-    /// A connection that begins.
     pub fn new(who: CallerIdentity) -> Self {
         let watches = std::array::from_fn(|_| None);
         Self { who, standing: PeerJob::Unknown, open: HashMap::new(), keep: false, watches, refusal_logged: false }
     }
 
-    /// Looks which job it is of while its process surely runs.
-    pub fn begin(&mut self, state: &AgentState, now: ClockReading) {
-        let _ = self.job(state, now);
+    /// Finds the job at the begin, while the process surely runs.
+    pub fn begin(&mut self, context: &ApiContext, now: ClockReading) {
+        let _ = self.job(context, now);
     }
 
-    /// Answers one request, without its new line, into `out`.
-    pub fn line(&mut self, line: &[u8], state: &AgentState, now: ClockReading, out: &mut Vec<u8>) -> RequestProgress {
+    /// Executes one request, without its newline, and writes the response into `out`.
+    pub fn line(&mut self, line: &[u8], context: &ApiContext, now: ClockReading, out: &mut Vec<u8>) -> RequestProgress {
         let Ok(line) = std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)) else {
             let _ = writeln!(out, "error a request is UTF-8; this one is not");
             return RequestProgress::Done;
@@ -108,7 +108,7 @@ impl LineSession {
             "begin?" | "end?" | "value?" => (&verb[..verb.len() - 1], true),
             _ => (verb, true),
         };
-        match self.answer(verb, &words, state, now, out) {
+        match self.answer(verb, &words, context, now, out) {
             Ok(Some(time)) if is_asked => {
                 let _ = writeln!(out, "ok {time}");
             }
@@ -119,10 +119,10 @@ impl LineSession {
             }
             Err(RequestStop::Because(why)) => {
                 if matches!(verb, "begin" | "end" | "value") {
-                    self.count_refused(state);
+                    self.count_refused(context);
                 }
                 if !std::mem::replace(&mut self.refusal_logged, true) {
-                    state.marks.tell_refusal(&self.who, &why, now);
+                    context.marks.log_refusal(&self.who, &why, now);
                 }
                 if is_asked {
                     let _ = writeln!(out, "error {}", why.replace(char::is_control, " "));
@@ -133,18 +133,18 @@ impl LineSession {
         RequestProgress::Done
     }
 
-    /// The time that a mark was stored with; `None` where the answer is in `out`.
+    /// Executes a request. Returns the time of a mark's sample; `None` if the response is in `out`.
     fn answer(
         &mut self,
         verb: &str,
         words: &[&str],
-        state: &AgentState,
+        context: &ApiContext,
         now: ClockReading,
         out: &mut Vec<u8>,
     ) -> Result<Option<i64>, RequestStop> {
         match (verb, words) {
-            ("begin", [name, time @ ..]) => return self.mark(name, MarkKind::Begin, time, state, now).map(Some),
-            ("end", [name, time @ ..]) => return self.mark(name, MarkKind::End, time, state, now).map(Some),
+            ("begin", [name, time @ ..]) => return self.mark(name, MarkKind::Begin, time, context, now).map(Some),
+            ("end", [name, time @ ..]) => return self.mark(name, MarkKind::End, time, context, now).map(Some),
             ("value", [name, number, rest @ ..]) => {
                 let value: f64 =
                     number.parse().map_err(|_| format!("{number:?} is no number; write one such as 1e-9"))?;
@@ -153,11 +153,11 @@ impl LineSession {
                     [unit, time @ ..] => (Some(*unit).filter(|unit| *unit != "-"), time),
                 };
                 let value = Some(value).filter(|value| value.is_finite());
-                return self.mark(name, MarkKind::Value(value, unit), time, state, now).map(Some);
+                return self.mark(name, MarkKind::Value(value, unit), time, context, now).map(Some);
             }
             ("get", [handle]) => {
                 let who = &self.who;
-                watch(&mut self.watches, handle)?.1.get(who, state, out);
+                watch(&mut self.watches, handle)?.1.get(who, context, out);
             }
             ("list", [handle, from @ ..]) if from.len() <= 1 => {
                 let from = match from {
@@ -165,40 +165,40 @@ impl LineSession {
                     _ => 0,
                 };
                 let (handle, watch) = watch(&mut self.watches, handle)?;
-                watch.list(handle, from, &self.who, state, out);
+                watch.list(handle, from, &self.who, context, out);
             }
             ("forget", [handle]) => {
                 let (handle, _) = watch(&mut self.watches, handle)?;
                 self.watches[handle] = None;
                 let _ = writeln!(out, "ok");
             }
-            ("watch", [_, ..]) => self.watch(words, state, now, out)?,
+            ("watch", [_, ..]) => self.watch(words, context, now, out)?,
             ("newest", [_, ..]) => {
-                let patterns = self.patterns(words, state, now)?;
+                let patterns = self.patterns(words, context, now)?;
                 let begin = out.len();
-                if !SensorWatch::new(patterns, &self.who, state).newest(state, out) {
+                if !SensorWatch::new(patterns, &self.who, context).newest(context, out) {
                     self.nothing(begin, out)?;
                 }
             }
             ("sensors", _) => {
-                let patterns = self.patterns(words, state, now)?;
+                let patterns = self.patterns(words, context, now)?;
                 let begin = out.len();
-                reading::sensors(&patterns, &self.who, state, out);
+                reading::sensors(&patterns, &self.who, context, out);
                 if out[begin..].starts_with(b"sensors 0 ") {
                     self.nothing(begin, out)?;
                 }
             }
-            ("job", []) => self.tell_job(state, now, out)?,
+            ("job", []) => self.tell_job(context, now, out)?,
             ("job", [id]) => {
-                self.choose_job(id, state, now)?;
-                self.tell_job(state, now, out)?;
+                self.choose_job(id, context, now)?;
+                self.tell_job(context, now, out)?;
             }
             ("keep", []) => {
                 self.keep = true;
                 let _ = writeln!(out, "ok");
             }
             ("hello", []) => {
-                let _ = writeln!(out, "wholegrain {VERSION} {} {}", state.name, state.prefix);
+                let _ = writeln!(out, "wholegrain {VERSION} {} {}", context.identity.name, context.identity.prefix);
             }
             _ => {
                 let verb: String = verb.chars().take(64).collect();
@@ -211,7 +211,7 @@ impl LineSession {
         Ok(None)
     }
 
-    /// An answer without a sensor, to somebody who may not read all of them, is a refusal.
+    /// A response without sensors is a refusal for a caller who may not read all of them.
     fn nothing(&self, begin: usize, out: &mut Vec<u8>) -> Result<(), RequestStop> {
         if self.who.role != Role::User {
             return Ok(());
@@ -227,7 +227,7 @@ impl LineSession {
         name: &str,
         what: MarkKind<'_>,
         time: &[&str],
-        state: &AgentState,
+        context: &ApiContext,
         now: ClockReading,
     ) -> Result<i64, RequestStop> {
         let time = match time {
@@ -235,9 +235,9 @@ impl LineSession {
             [time] => Some(time.parse().map_err(|_| format!("{time:?} is no time; write ns since the Unix epoch"))?),
             _ => return Err(RequestStop::Because("words after the time; a name has no spaces in it".into())),
         };
-        let marks = self.job(state, now)?.1.clone();
-        let result = marks.take(Mark { name, what, time }, state, now);
-        // What was too many for a row has changed the depth all the same.
+        let marks = self.job(context, now)?.1.clone();
+        let result = marks.take(Mark { name, what, time }, now);
+        // A mark over the rate has changed the depth nevertheless.
         if let Ok(_) | Err(MarkError::Dropped(_)) = &result {
             match what {
                 MarkKind::Begin => *self.open.entry(name.to_owned()).or_default() += 1,
@@ -258,15 +258,15 @@ impl LineSession {
         Ok(result?)
     }
 
-    fn count_refused(&self, state: &AgentState) {
+    fn count_refused(&self, context: &ApiContext) {
         match &self.standing {
-            PeerJob::Known { marks, .. } => marks.count_refused(state),
-            _ => _ = state.counters.marks_refused.fetch_add(1, Ordering::Relaxed),
+            PeerJob::Known { marks, .. } => marks.count_refused(),
+            _ => _ = context.counters.marks_refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// The job that the connection is of.
-    fn job(&mut self, state: &AgentState, now: ClockReading) -> Result<(&Arc<JobView>, &Arc<JobMarks>), RequestStop> {
+    /// The job of the connection.
+    fn job(&mut self, context: &ApiContext, now: ClockReading) -> Result<(&Arc<JobView>, &Arc<JobMarks>), RequestStop> {
         let since = match &self.standing {
             PeerJob::Known { .. } => None,
             PeerJob::Unknown => Some(now.mono),
@@ -279,9 +279,9 @@ impl LineSession {
             }
         };
         if let Some(since) = since {
-            match self.look_for_job(state) {
+            match self.look_for_job(context) {
                 Ok(job) => {
-                    let marks = state.marks.of(&job, state)?;
+                    let marks = context.marks.of(&job)?;
                     self.standing = PeerJob::Known { job, marks };
                 }
                 Err(why) => {
@@ -300,17 +300,17 @@ impl LineSession {
         }
     }
 
-    fn look_for_job(&self, state: &AgentState) -> Result<Arc<JobView>, String> {
+    fn look_for_job(&self, context: &ApiContext) -> Result<Arc<JobView>, String> {
         let Some(pid) = self.who.pid else { return Err("which job? name it with `job ID`".into()) };
-        let at = match ProcessLocation::of(state.marks.roots(), pid) {
+        let at = match ProcessLocation::of(context.marks.roots(), pid) {
             Ok(at) => at,
-            // It has said what it had to say and is gone: no doubt remains where its user has one job here.
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.only_job(state, pid),
+            // The process has ended. If its user has only one job here, it was that one.
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.only_job(context, pid),
             Err(error) => {
                 return Err(format!("cannot see which job process {pid} is of ({error}); name it with `job ID`"));
             }
         };
-        let Some(job) = at.job(&state.jobs(), state.marks.roots()) else {
+        let Some(job) = at.job(&context.jobs.get(), context.marks.roots()) else {
             let place = at.deepest().map_or("the root".into(), |path| format!("/{}", path.display()));
             return Err(format!(
                 "process {pid} is in no running job that this agent knows (its cgroup is {place}); name yours with `job ID`"
@@ -323,8 +323,8 @@ impl LineSession {
         Ok(job)
     }
 
-    fn only_job(&self, state: &AgentState, pid: i32) -> Result<Arc<JobView>, String> {
-        let view = state.jobs();
+    fn only_job(&self, context: &ApiContext, pid: i32) -> Result<Arc<JobView>, String> {
+        let view = context.jobs.get();
         let mut own = view.jobs.iter().filter(|job| self.who.uid.is_some() && job.record.uid == self.who.uid);
         match (own.next(), own.next()) {
             (Some(job), None) => Ok(job.clone()),
@@ -336,8 +336,8 @@ impl LineSession {
         }
     }
 
-    fn choose_job(&mut self, id: &str, state: &AgentState, now: ClockReading) -> Result<(), RequestStop> {
-        let view = state.jobs();
+    fn choose_job(&mut self, id: &str, context: &ApiContext, now: ClockReading) -> Result<(), RequestStop> {
+        let view = context.jobs.get();
         let is_it = |job: &&Arc<JobView>| {
             let record = &job.record;
             let may = self.who.role == Role::Admin || self.who.owns(record.uid, record.user.as_deref());
@@ -348,15 +348,15 @@ impl LineSession {
                 "no job {id:?} of yours runs here; `job` alone finds that of this process"
             )));
         };
-        let marks = state.marks.of(&job, state)?;
-        self.let_go(state, now);
+        let marks = context.marks.of(&job)?;
+        self.let_go(now);
         self.standing = PeerJob::Known { job, marks };
         Ok(())
     }
 
     /// `job LEVEL FROM TAKEN DROPPED REFUSED MANAGER ID`; the id is the rest of the line.
-    fn tell_job(&mut self, state: &AgentState, now: ClockReading, out: &mut Vec<u8>) -> Result<(), RequestStop> {
-        let (job, marks) = self.job(state, now)?;
+    fn tell_job(&mut self, context: &ApiContext, now: ClockReading, out: &mut Vec<u8>) -> Result<(), RequestStop> {
+        let (job, marks) = self.job(context, now)?;
         let (record, counts) = (&job.record, marks.counts());
         let id = record.job.replace(char::is_control, "?");
         let _ = writeln!(
@@ -367,7 +367,12 @@ impl LineSession {
         Ok(())
     }
 
-    fn patterns(&mut self, words: &[&str], state: &AgentState, now: ClockReading) -> Result<Vec<Pattern>, RequestStop> {
+    fn patterns(
+        &mut self,
+        words: &[&str],
+        context: &ApiContext,
+        now: ClockReading,
+    ) -> Result<Vec<Pattern>, RequestStop> {
         if words.len() > PATTERNS_MAX {
             return Err(RequestStop::Because(format!(
                 "{} patterns; {PATTERNS_MAX} are the most of one request",
@@ -383,11 +388,13 @@ impl LineSession {
                 )));
             }
             let text = match word.strip_prefix(OWN) {
-                Some(rest) => format!("{}/job/{}/{rest}", state.prefix, self.job(state, now)?.0.record.level),
+                Some(rest) => {
+                    format!("{}/job/{}/{rest}", context.identity.prefix, self.job(context, now)?.0.record.level)
+                }
                 None => (*word).to_owned(),
             };
             let pattern = Pattern::new(text).map_err(|error| error.to_string())?;
-            if let Some(why) = reading::refusal(&pattern, &self.who, state) {
+            if let Some(why) = reading::refusal(&pattern, &self.who, context) {
                 return Err(RequestStop::Because(why));
             }
             patterns.push(pattern);
@@ -398,31 +405,31 @@ impl LineSession {
     fn watch(
         &mut self,
         words: &[&str],
-        state: &AgentState,
+        context: &ApiContext,
         now: ClockReading,
         out: &mut Vec<u8>,
     ) -> Result<(), RequestStop> {
-        let patterns = self.patterns(words, state, now)?;
+        let patterns = self.patterns(words, context, now)?;
         let Some(handle) = self.watches.iter().position(Option::is_none) else {
             return Err(RequestStop::Because(format!(
                 "{HANDLES_MAX} handles are the most of one connection; forget one"
             )));
         };
-        let mut watch = Box::new(SensorWatch::new(patterns, &self.who, state));
-        watch.list(handle, 0, &self.who, state, out);
+        let mut watch = Box::new(SensorWatch::new(patterns, &self.who, context));
+        watch.list(handle, 0, &self.who, context, out);
         self.watches[handle] = Some(watch);
         Ok(())
     }
 
-    /// The connection has gone: what it began and did not end is ended, unless it said `keep`.
-    pub fn gone(&mut self, state: &AgentState, now: ClockReading) {
-        self.let_go(state, now);
+    /// Closes the regions that the connection has opened, unless it said `keep`.
+    pub fn gone(&mut self, now: ClockReading) {
+        self.let_go(now);
     }
 
-    fn let_go(&mut self, state: &AgentState, now: ClockReading) {
+    fn let_go(&mut self, now: ClockReading) {
         let open = std::mem::take(&mut self.open);
         if let (PeerJob::Known { marks, .. }, false) = (&self.standing, self.keep) {
-            open.iter().for_each(|(region, times)| marks.close(region, *times, state, now));
+            open.iter().for_each(|(region, times)| marks.close(region, *times, now));
         }
     }
 }

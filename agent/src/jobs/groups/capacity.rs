@@ -1,5 +1,4 @@
-//! How many sensors jobs have, all and each user's, and whether one more job fits. Pure but for the count of descriptors, which is an
-//! argument.
+//! The number of sensors of jobs, in total and for each user, and whether one more job fits. Pure: the number of free descriptors is an argument.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,11 +9,11 @@ use super::super::bounds::JobBounds;
 pub enum WaitReason {
     /// It has no processes yet.
     Empty,
-    /// All jobs together would have too many sensors.
+    /// The node's bound on sensors.
     Sensors,
-    /// Its user's jobs would.
+    /// The user's bound on sensors.
     UserSensors,
-    /// There are no descriptors left for its files.
+    /// The bound on descriptors.
     Descriptors,
 }
 
@@ -29,12 +28,12 @@ impl WaitReason {
     }
 }
 
-/// What a job would take.
+/// The sensors and files of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JobNeed {
     pub uid: Option<u32>,
     pub sensors: usize,
-    /// Files that it is still to open.
+    /// Files that are not open yet.
     pub files: usize,
 }
 
@@ -48,25 +47,24 @@ pub struct SensorCapacity {
 }
 
 impl SensorCapacity {
-    /// Sensors of all jobs.
     pub fn sensors(&self) -> usize {
         self.sensors
     }
 
-    /// What is in the way of a job, where `left` descriptors are left.
+    /// The bound that refuses a job, with `left` free descriptors.
     pub fn refuses(&self, need: &JobNeed, left: usize) -> Option<WaitReason> {
         let of_user = need.uid.and_then(|uid| self.of_users.get(&uid)).copied().unwrap_or(0);
         if self.sensors + need.sensors > self.bounds.sensors {
             return Some(WaitReason::Sensors);
         }
-        // Root's jobs are the machine's own.
+        // Jobs of root belong to the machine.
         if need.uid.is_some_and(|uid| uid != 0) && of_user + need.sensors > self.bounds.sensors_per_user {
             return Some(WaitReason::UserSensors);
         }
         (need.files > left).then_some(WaitReason::Descriptors)
     }
 
-    /// A job has these sensors from now on.
+    /// Counts the sensors of a job.
     pub fn take(&mut self, level: &str, need: JobNeed) {
         self.leave(level);
         self.sensors += need.sensors;
@@ -76,7 +74,7 @@ impl SensorCapacity {
         self.of_jobs.insert(level.to_owned(), need);
     }
 
-    /// A job has none any more; how many it had.
+    /// Releases the sensors of a job, and returns their number.
     pub fn leave(&mut self, level: &str) -> usize {
         let Some(need) = self.of_jobs.remove(level) else { return 0 };
         self.sensors -= need.sensors;

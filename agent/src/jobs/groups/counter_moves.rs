@@ -1,5 +1,5 @@
-//! Which counters of a job have moved from one part to another, as when a controller's directory is gone and another file still tells the
-//! same: the two files count from different moments.
+//! Counters of a job that have moved from one part to another, for example because a controller's directory was removed and another file has the same
+//! value: the two files began to count at different times.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::part::RunningPart;
 use super::reader::PendingGap;
 
-/// Where a counter comes from: the source, and the part's name in it.
+/// The origin of a counter: the source and the name of the part.
 type CounterOrigin = (&'static str, String);
 
-/// What is remembered of a job's counters: nothing of those that have never moved.
+/// Moved counters of a job; counters that have never moved take no memory.
 #[derive(Default)]
 pub struct CounterMoves {
-    /// Where those came from that no part gives now.
+    /// The last origins of counters that no part has now.
     without: HashMap<String, CounterOrigin>,
-    /// Those that have moved and have not had their gap yet.
+    /// Moved counters whose gap is still due.
     moved: HashMap<String, PendingGap>,
 }
 
-/// The counters of a job's parts, with where each comes from.
+/// The origin of each counter of these parts.
 pub fn origins(parts: &[RunningPart]) -> HashMap<String, CounterOrigin> {
     let of = |part: &RunningPart| {
         let origin = (part.source, part.name.clone());
@@ -30,7 +30,7 @@ pub fn origins(parts: &[RunningPart]) -> HashMap<String, CounterOrigin> {
 }
 
 impl CounterMoves {
-    /// The parts were discovered again: `before` is where the counters came from, `parts` is what exists now.
+    /// Compares the origins before a rediscovery with the parts after it.
     pub fn note(&mut self, before: HashMap<String, CounterOrigin>, parts: &[RunningPart]) {
         self.moved.retain(|_, moved| moved.load(Ordering::Relaxed));
         let mut before: HashMap<String, CounterOrigin> = before.into_iter().chain(self.without.drain()).collect();
@@ -45,7 +45,7 @@ impl CounterMoves {
         self.without = before;
     }
 
-    /// Whether a metric has moved and has not had its gap yet.
+    /// The pending gap of a metric that has moved.
     pub fn of(&self, metric: &str) -> Option<PendingGap> {
         self.moved.get(metric).cloned()
     }
@@ -58,7 +58,7 @@ mod tests {
     use wholegrain_model::{Interval, SensorDef};
     use wholegrain_sources::job::JobPart;
 
-    /// Parts by name with their metrics; those with an `m` are gauges.
+    /// Parts by name with their metrics; metrics with an `m` are gauges.
     fn parts(of: &[(&str, &[&str])]) -> Vec<RunningPart> {
         let (mut pool, mut next) = (SensorListPool::default(), 0);
         let mut intake = PartIntake::new(&mut pool, &mut next);
@@ -96,9 +96,9 @@ mod tests {
         // The same parts, opened again.
         check(&[&[("v1", &["a", "m"])], &[("v1", &["a", "m"])]], &[]);
         check(&[&[("v1", &["a", "m"]), ("v2", &["b"])], &[("v2", &["a", "b", "m"])]], &["a"]);
-        // A preferred part that comes later takes it from one that stays.
+        // A preferred part appears later and takes the counter from one that stays.
         check(&[&[("v2", &["a", "b"])], &[("v1", &["a"]), ("v2", &["b"])]], &["a"]);
-        // For a while nobody gives it.
+        // For a while no part has it.
         check(&[&[("v1", &["a"])], &[], &[], &[("v2", &["a"])]], &["a"]);
         check(&[&[("v1", &["a"])], &[], &[("v1", &["a"])]], &[]);
     }

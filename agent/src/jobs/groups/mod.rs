@@ -1,19 +1,20 @@
-//! Makes the samplers' groups of jobs, rules and sources at job scope.
+//! Makes groups of the jobs, the rules and the sources at job scope.
 //!
-//! - In: what the tracker tells of jobs, what the sources offer of each, what the rules say of each metric.
-//! - Out: groups `job/<level>/<interval>` on the samplers, notes for people, a view for the API.
-//! - Never: a group touched that nothing has changed for; a metric that is in no group while it moves from one to another; a source
-//!   that keeps the others from being read.
+//! - In: events of the tracker, parts that the sources offer of each job, settings that the rules give each metric.
+//! - Out: groups `job/<level>/<interval>`, notes for administrators, a view for the API.
+//! - Never: a change of a group that nothing has changed for; a metric that is in no group while it moves between two; a source that keeps the others
+//! from being read.
 //!
-//! [`plan`] says, without doing anything, which groups there have to be and by which steps; [`running`] takes those steps for one
-//! job, through [`change_set`]; [`reader`] reads a group with the readers of its parts ([`part`]).
+//! [`plan`] computes the groups that settings ask for, and the steps from the running ones; [`running_job`] takes those steps for one job with a
+//! [`group_builder`]; [`reader`] reads a group with the readers of its parts ([`part`]).
 
 mod capacity;
-mod change_set;
+mod context;
 mod counter_moves;
-pub mod look;
+mod group_builder;
 mod part;
 pub mod plan;
+pub mod preview;
 pub mod reader;
 mod running_job;
 mod source;
@@ -25,83 +26,82 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use wholegrain_model::config::ConfigError;
-use wholegrain_model::{Interval, JobRecord, Value};
+use wholegrain_model::{JobRecord, Value};
+use wholegrain_sources::descriptors;
 use wholegrain_sources::job::{JobSource, Last};
-use wholegrain_sources::{Roots, descriptors};
 
 use self::capacity::SensorCapacity;
 pub use self::capacity::WaitReason;
-use self::change_set::{ChangeSet, SharedSchemas};
+pub use self::context::JobGroupsContext;
+pub use self::group_builder::SOURCE;
+use self::group_builder::{GroupBuilder, SharedSchemas};
 use self::part::SensorListPool;
 use self::running_job::{PartSelection, RunningJob};
 pub use self::source::JobSourceHandle;
 use super::rules::{JobsRefusal, Rules, RulesConfig};
 use super::tracker::{Job, JobEvent};
 use super::{JobBounds, JobsCommand, JobsOutcome, JobsView, RuleView};
-use crate::cache::{newest_row, scaled};
-use crate::engine::Sampler;
-use crate::state::AgentState;
+use crate::engine::{Sampler, clock};
+use crate::readings::scaled;
+use crate::reconcile::{BlockingSampler, GroupChanges};
 
-/// What the groups of jobs give as their source.
-pub const SOURCE: &str = "jobs";
-/// The most events of the tracker that are taken before anything else is done.
+/// The name of the thread for blocking reads.
+const BLOCKING_THREAD: &str = "jobs";
+/// The most events of the tracker that one round handles.
 const EVENTS_MAX: usize = 256;
-/// Jobs without sensors that are looked at in one round when others have made room.
+/// The most waiting jobs that one round tries when there is room again.
 const TRIES_MAX: usize = 64;
-/// How often it is warned that jobs are not read: 10 min.
+/// How often it is logged that jobs are not read: 10 min.
 const WARN_EVERY: Duration = Duration::from_secs(600);
-/// Problems that are remembered as reported.
+/// The most problems that are remembered as reported.
 const REPORTED_MAX: usize = 256;
 
-/// What jobs' groups are changed with.
-pub struct JobsContext<'a> {
-    /// Names and the registry.
-    pub state: &'a AgentState,
-    /// Reads what does not block.
-    pub fast: &'a mut Sampler,
-    /// How long samples are collected into a batch.
-    pub send_interval: Interval,
-}
-
-/// All jobs that run, and their groups. Owned by the manager's thread.
+/// All running jobs and their groups. Owned by the manager's thread.
 pub struct JobGroups {
+    context: JobGroupsContext,
     events: Receiver<JobEvent>,
     rules: Rules,
-    supplies: Vec<JobSourceHandle>,
+    sources: Vec<JobSourceHandle>,
     jobs: BTreeMap<String, RunningJob>,
-    slow: Option<Sampler>,
+    blocking: BlockingSampler,
     pool: SensorListPool,
-    shapes: SharedSchemas,
+    schemas: SharedSchemas,
     notes: Vec<String>,
     reported: HashSet<String>,
     shown_rules: Arc<Vec<RuleView>>,
-    /// The view must be published again.
+    /// The view has to be published again.
     stale: bool,
     /// Groups were added or removed since the encoder was last woken.
     changed: bool,
-    /// The tracker has sent more events than were taken.
+    /// The tracker has sent more events than one round handles.
     behind: bool,
     room: SensorCapacity,
-    /// Jobs that are not read because others take all there is, the longest waiting first.
+    /// Jobs that are not read because of the bounds, the longest waiting first.
     waiting: VecDeque<String>,
-    /// Some job has given sensors back since those that wait were last looked at.
+    /// A job has released sensors since the waiting ones were last tried.
     has_room: bool,
     warned: Option<Instant>,
-    /// Sensors of jobs that have ended since it was last asked for.
+    /// Sensors of ended jobs since the last [`JobGroups::take_freed`].
     freed: usize,
 }
 
 impl JobGroups {
-    pub fn new(events: Receiver<JobEvent>, rules: Rules, supplies: Vec<JobSourceHandle>) -> Self {
+    pub fn new(
+        context: JobGroupsContext,
+        events: Receiver<JobEvent>,
+        rules: Rules,
+        sources: Vec<JobSourceHandle>,
+    ) -> Self {
         let shown_rules = Arc::new(rules.view());
         Self {
+            context,
             events,
             rules,
-            supplies,
+            sources,
             jobs: BTreeMap::new(),
-            slow: None,
+            blocking: BlockingSampler::new(BLOCKING_THREAD),
             pool: SensorListPool::default(),
-            shapes: SharedSchemas::default(),
+            schemas: SharedSchemas::default(),
             notes: Vec::new(),
             reported: HashSet::new(),
             shown_rules,
@@ -116,26 +116,26 @@ impl JobGroups {
         }
     }
 
-    /// Other bounds: jobs that are read go on.
+    /// Applies other bounds. Jobs that are read go on.
     pub fn bound(&mut self, bounds: JobBounds) {
         bounds.apply();
         self.room.bounds = bounds;
         self.has_room = true;
     }
 
-    /// Sensors of jobs that have ended since this was last asked.
+    /// The sensors of jobs that have ended since the last call.
     pub fn take_freed(&mut self) -> usize {
         std::mem::take(&mut self.freed)
     }
 
     /// Handles events of the tracker and requests of readers, ends expired rules, and publishes the view. Whether groups have changed.
-    pub fn round(&mut self, context: &mut JobsContext<'_>, now: i64) -> bool {
+    pub fn round(&mut self, fast: &mut Sampler, now: i64) -> bool {
         self.behind = true;
         for _ in 0..EVENTS_MAX {
             match self.events.try_recv() {
-                Ok(JobEvent::Began(job)) => self.begin(job, context, now),
-                Ok(JobEvent::Changed(job)) => self.retell(job, context, now),
-                Ok(JobEvent::Ended(job)) => self.end(&job, context),
+                Ok(JobEvent::Began(job)) => self.begin(job, fast, now),
+                Ok(JobEvent::Changed(job)) => self.retell(job, fast, now),
+                Ok(JobEvent::Ended(job)) => self.end(&job, fast),
                 Err(_) => {
                     self.behind = false;
                     break;
@@ -143,21 +143,20 @@ impl JobGroups {
             }
         }
         if self.rules.next_expiry().is_some_and(|at| at <= now) && self.rules.expire(now) > 0 {
-            self.rules_changed(context, now);
+            self.rules_changed(fast, now);
         }
-        self.look(context, now);
-        self.try_waiting(context, now);
-        self.show(context.state);
-        self.count(context.state);
+        self.look(fast, now);
+        self.try_waiting(fast, now);
+        self.publish();
+        self.count();
         std::mem::take(&mut self.changed)
     }
 
-    /// Whether no job is read.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// How long until there is something to do that nobody rings for: a rule that is over.
+    /// The time until the next rule expires, which no event reports.
     pub fn next_wake(&self, now: i64) -> Option<Duration> {
         if self.behind {
             return Some(Duration::ZERO);
@@ -165,31 +164,26 @@ impl JobGroups {
         self.rules.next_expiry().map(|at| Duration::from_nanos(u64::try_from(at.saturating_sub(now)).unwrap_or(0)))
     }
 
-    /// Executes a command about rules: its changes are in force when this returns.
-    pub fn execute(
-        &mut self,
-        command: &JobsCommand,
-        context: &mut JobsContext<'_>,
-        now: i64,
-    ) -> Result<JobsOutcome, JobsRefusal> {
+    /// Executes a command about rules. Its changes are in force when this returns.
+    pub fn execute(&mut self, command: &JobsCommand, fast: &mut Sampler, now: i64) -> Result<JobsOutcome, JobsRefusal> {
         let jobs: Vec<_> = self.jobs.values().map(|running| (running.subject(), running.metrics())).collect();
         let done = self.rules.execute(command, &jobs, now)?;
-        self.rules_changed(context, now);
-        self.show(context.state);
+        self.rules_changed(fast, now);
+        self.publish();
         Ok(done)
     }
 
-    /// Other rules and limits of the configuration.
-    pub fn configure(&mut self, rules: &RulesConfig, context: &mut JobsContext<'_>, now: i64) {
+    /// Applies other rules and limits of the configuration.
+    pub fn configure(&mut self, rules: &RulesConfig, fast: &mut Sampler, now: i64) {
         self.rules.configure(rules, now).iter().for_each(|problem| tracing::warn!("jobs: {problem}"));
-        self.rules_changed(context, now);
+        self.rules_changed(fast, now);
     }
 
-    fn rules_changed(&mut self, context: &mut JobsContext<'_>, now: i64) {
+    fn rules_changed(&mut self, fast: &mut Sampler, now: i64) {
         self.shown_rules = Arc::new(self.rules.view());
         self.stale = true;
         for level in self.levels() {
-            self.reconcile(&level, context, now);
+            self.reconcile(&level, fast, now);
         }
     }
 
@@ -197,18 +191,18 @@ impl JobGroups {
         self.jobs.keys().cloned().collect()
     }
 
-    fn begin(&mut self, job: Arc<Job>, context: &mut JobsContext<'_>, now: i64) {
+    fn begin(&mut self, job: Arc<Job>, fast: &mut Sampler, now: i64) {
         let level = job.record.level.clone();
         if self.jobs.contains_key(&level) {
-            return self.retell(job, context, now);
+            return self.retell(job, fast, now);
         }
         tracing::debug!("job {} began", job.record.job);
         self.jobs.insert(level.clone(), RunningJob::new(job));
-        self.admit(&level, context, now);
+        self.admit(&level, fast, now);
     }
 
-    /// Begins to read a job, if it is worth that and there is room.
-    fn admit(&mut self, level: &str, context: &mut JobsContext<'_>, now: i64) {
+    /// Starts reading a job if it has processes and the bounds allow it.
+    fn admit(&mut self, level: &str, fast: &mut Sampler, now: i64) {
         let Some(running) = self.jobs.get_mut(level) else { return };
         if !running.job.has_processes {
             return running.hold(WaitReason::Empty);
@@ -220,12 +214,12 @@ impl JobGroups {
         match self.room.refuses(&need, descriptors::left(need.uid)) {
             None => {
                 self.room.take(level, need);
-                self.reconcile(level, context, now);
+                self.reconcile(level, fast, now);
             }
             Some(held) => {
                 running.hold(held);
                 let place = running.job.place.clone();
-                self.supplies.iter_mut().for_each(|supply| supply.forget(&place));
+                self.sources.iter_mut().for_each(|source| source.forget(&place));
                 self.stale = true;
                 self.waiting.push_back(level.to_owned());
                 self.warn(level, held);
@@ -242,8 +236,8 @@ impl JobGroups {
         }
     }
 
-    /// Reads jobs that wait, where others have made room for them.
-    fn try_waiting(&mut self, context: &mut JobsContext<'_>, now: i64) {
+    /// Starts reading waiting jobs for which there is room now.
+    fn try_waiting(&mut self, fast: &mut Sampler, now: i64) {
         if !std::mem::take(&mut self.has_room) {
             return;
         }
@@ -256,87 +250,99 @@ impl JobGroups {
                 continue;
             }
             self.has_room = true;
-            self.admit(&level, context, now);
+            self.admit(&level, fast, now);
         }
     }
 
-    fn count(&self, state: &AgentState) {
+    fn count(&self) {
         let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
-        put(&state.counters.jobs, self.jobs.len());
-        put(&state.counters.jobs_waiting, self.waiting.len());
-        put(&state.counters.job_sensors, self.room.sensors());
+        put(&self.context.counters.jobs, self.jobs.len());
+        put(&self.context.counters.jobs_waiting, self.waiting.len());
+        put(&self.context.counters.job_sensors, self.room.sensors());
     }
 
-    fn retell(&mut self, job: Arc<Job>, context: &mut JobsContext<'_>, now: i64) {
+    fn retell(&mut self, job: Arc<Job>, fast: &mut Sampler, now: i64) {
         let level = job.record.level.clone();
-        let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, context, now) };
+        let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, fast, now) };
         let moved = running.job.place != job.place;
         let other = !running.job.record.is_same(&job.record);
         let held = running.held();
         running.update_job(job);
         self.stale = true;
         match held {
-            Some(WaitReason::Empty) => self.admit(&level, context, now),
+            Some(WaitReason::Empty) => self.admit(&level, fast, now),
             Some(_) => {}
             None => {
                 if moved || other {
                     self.gather(&level, &PartSelection::All);
                 }
-                self.reconcile(&level, context, now);
+                self.reconcile(&level, fast, now);
             }
         }
     }
 
-    fn end(&mut self, job: &Job, context: &mut JobsContext<'_>) {
+    fn end(&mut self, job: &Job, fast: &mut Sampler) {
         let level = &job.record.level;
         if !self.jobs.get(level).is_some_and(|running| running.job.record.is_same(&job.record)) {
             return;
         }
         let Some(mut running) = self.jobs.remove(level) else { return };
         tracing::debug!("job {} ended", job.record.job);
-        complete(&job.record, context.state);
-        let last = self.supplies.iter_mut().filter_map(|supply| supply.last(&running.job.place));
-        finish(&job.record, last.collect(), context.state);
-        self.with_change_set(context, |change_set| running.stop(change_set));
-        self.supplies.iter_mut().for_each(|supply| supply.forget(&running.job.place));
+        self.complete(&job.record);
+        let last = self.sources.iter_mut().filter_map(|source| source.last(&running.job.place));
+        let last = last.collect();
+        self.finish_totals(&job.record, last);
+        self.stop_groups(&mut running, fast);
+        self.sources.iter_mut().for_each(|source| source.forget(&running.job.place));
         self.waiting.retain(|waiting| waiting != level);
         self.freed += self.room.leave(level);
         self.waiting.shrink_to(self.waiting.len() * 2);
         (self.stale, self.changed, self.has_room) = (true, true, true);
     }
 
-    /// Asks sources what there is to read of a job.
+    /// Discovers the parts of a job.
     fn gather(&mut self, level: &str, again: &PartSelection<'_>) {
         if let Some(running) = self.jobs.get_mut(level).filter(|running| running.held().is_none()) {
-            running.gather(&mut self.supplies, &mut self.pool, again);
+            running.gather(&mut self.sources, &mut self.pool, again);
         }
     }
 
-    /// Makes a job's groups what the rules want of what there is.
-    fn reconcile(&mut self, level: &str, context: &mut JobsContext<'_>, now: i64) {
+    /// Changes a job's groups to what the rules and the parts ask for.
+    fn reconcile(&mut self, level: &str, fast: &mut Sampler, now: i64) {
         let Some(mut running) = self.jobs.remove(level) else { return };
         if running.held().is_none() {
             self.room.take(level, running.need());
         }
         running.resolve(&self.rules.of_job(&running.subject(), now));
-        self.changed |= self.with_change_set(context, |change_set| running.replan(change_set));
+        self.replan(&mut running, fast);
         self.stale |= running.is_changed();
         self.jobs.insert(level.to_owned(), running);
     }
 
-    fn with_change_set<T>(&mut self, context: &mut JobsContext<'_>, f: impl FnOnce(&mut ChangeSet<'_>) -> T) -> T {
-        let JobsContext { state, fast, send_interval } = context;
-        let mut notes = Vec::new();
-        let mut change_set = ChangeSet::new(state, fast, &mut self.slow, *send_interval, &mut self.shapes, &mut notes);
-        let result = f(&mut change_set);
+    fn replan(&mut self, running: &mut RunningJob, fast: &mut Sampler) {
+        let mut builder = GroupBuilder {
+            context: &self.context,
+            blocking: &mut self.blocking,
+            schemas: &mut self.schemas,
+            notes: Vec::new(),
+            changes: GroupChanges::default(),
+        };
+        self.changed |= running.replan(&mut builder);
+        let GroupBuilder { notes, changes, .. } = builder;
+        changes.apply(&self.context.registry, fast, &mut self.blocking);
         for note in notes {
-            self.tell(format!("jobs: {note}"));
+            self.report(format!("jobs: {note}"));
         }
-        result
     }
 
-    /// Tells a trouble once, whichever job it came from.
-    fn tell(&mut self, text: String) {
+    fn stop_groups(&mut self, running: &mut RunningJob, fast: &mut Sampler) {
+        let mut changes = GroupChanges::default();
+        running.stop(&mut changes);
+        changes.apply(&self.context.registry, fast, &mut self.blocking);
+    }
+
+    /// Logs a problem once, whichever job it came from.
+    fn report(&mut self, text: String) {
         if self.reported.len() < REPORTED_MAX && !self.reported.contains(&text) {
             tracing::warn!("{text}");
             self.notes.push(text.clone());
@@ -344,11 +350,9 @@ impl JobGroups {
         }
     }
 
-    /// What the samplers have to say.
-    fn look(&mut self, context: &mut JobsContext<'_>, now: i64) {
-        if let Some(slow) = &self.slow {
-            slow.collect();
-        }
+    /// Handles problems and requests of the readers.
+    fn look(&mut self, fast: &mut Sampler, now: i64) {
+        self.blocking.collect();
         let at = Instant::now();
         let mut troubles = Vec::new();
         let mut again = Vec::new();
@@ -371,109 +375,146 @@ impl JobGroups {
         }
         for (level, asked) in again {
             self.gather(&level, &PartSelection::Parts(&asked));
-            self.reconcile(&level, context, now);
+            self.reconcile(&level, fast, now);
         }
     }
 
-    /// Puts the view in place if anything has changed; jobs that have not are the same as before.
-    fn show(&mut self, state: &AgentState) {
+    /// Publishes the view if anything has changed; unchanged jobs keep theirs.
+    fn publish(&mut self) {
         if !std::mem::take(&mut self.stale) {
             return;
         }
         let mut jobs: Vec<_> = self.jobs.values_mut().map(|running| running.view().0).collect();
         jobs.sort_by(|a, b| a.record.job.cmp(&b.record.job));
-        state.set_jobs(JobsView { jobs, rules: self.shown_rules.clone() });
+        self.set_view(JobsView { jobs, rules: self.shown_rules.clone() });
     }
 
-    /// Stops a source at job scope; `None` when it has none. Whether it was running.
-    pub fn stop_source(&mut self, name: &str, context: &mut JobsContext<'_>, now: i64) -> Option<bool> {
-        let supply = self.supplies.iter_mut().find(|supply| supply.name == name)?;
-        let was_running = supply.is_running();
+    fn set_view(&self, view: JobsView) {
+        let view = Arc::new(view);
+        self.context.view.set(view.clone());
+        // After the view: a caller that looks up a job from now on does not find an ended one.
+        self.context.marks.follow(&view, clock::now());
+    }
+
+    /// Stops a source at job scope. Whether it was running; `None` if there is none of this name.
+    pub fn stop_source(&mut self, name: &str, fast: &mut Sampler, now: i64) -> Option<bool> {
+        let source = self.sources.iter_mut().find(|source| source.name == name)?;
+        let was_running = source.is_running();
         for running in self.jobs.values() {
-            supply.forget(&running.job.place);
+            source.forget(&running.job.place);
         }
-        supply.stop();
-        self.regather(name, context, now);
+        source.stop();
+        self.regather(name, fast, now);
         Some(was_running)
     }
 
-    /// Starts a source at job scope, or restarts it if it runs.
+    /// Starts a source at job scope, or restarts it.
     pub fn start_source(
         &mut self,
         name: &'static str,
         built: Result<Box<dyn JobSource>, ConfigError>,
-        context: &mut JobsContext<'_>,
+        fast: &mut Sampler,
         now: i64,
     ) {
-        match self.supplies.iter_mut().find(|supply| supply.name == name) {
-            Some(supply) => supply.start(built),
-            None => {
-                let mut supply = JobSourceHandle::new(name, None);
-                supply.start(built);
-                self.supplies.push(supply);
-            }
+        match self.sources.iter_mut().find(|source| source.name == name) {
+            Some(source) => source.start(built),
+            None => self.sources.push(JobSourceHandle::started(name, built)),
         }
-        self.regather(name, context, now);
+        self.regather(name, fast, now);
     }
 
-    /// Forgets a source that the configuration has no more.
-    pub fn remove_source(&mut self, name: &str, context: &mut JobsContext<'_>, now: i64) {
-        self.stop_source(name, context, now);
-        self.supplies.retain(|supply| supply.name != name);
+    /// Removes a source that the configuration no longer has.
+    pub fn remove_source(&mut self, name: &str, fast: &mut Sampler, now: i64) {
+        self.stop_source(name, fast, now);
+        self.sources.retain(|source| source.name != name);
     }
 
-    fn regather(&mut self, name: &str, context: &mut JobsContext<'_>, now: i64) {
+    fn regather(&mut self, name: &str, fast: &mut Sampler, now: i64) {
         for level in self.levels() {
             self.gather(&level, &PartSelection::Source(name));
-            self.reconcile(&level, context, now);
+            self.reconcile(&level, fast, now);
         }
     }
 
-    /// Whether a source runs at job scope; `None` when it has none.
+    /// Whether a source runs at job scope; `None` if it has none.
     pub fn runs_source(&self, name: &str) -> Option<bool> {
-        self.supplies.iter().find(|supply| supply.name == name).map(JobSourceHandle::is_running)
+        self.sources.iter().find(|source| source.name == name).map(JobSourceHandle::is_running)
     }
 
-    /// What a source had to say at job scope.
+    /// A source's notes at job scope.
     pub fn notes_of(&self, name: &str) -> &[String] {
-        self.supplies.iter().find(|supply| supply.name == name).map_or(&[], JobSourceHandle::notes)
+        self.sources.iter().find(|source| source.name == name).map_or(&[], JobSourceHandle::notes)
     }
 
-    /// The number of jobs.
     pub fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// Takes all groups from the samplers, because nobody wants to know of jobs any more.
-    pub fn dismiss(mut self, context: &mut JobsContext<'_>, timeout: Duration) {
+    /// Removes all groups, because jobs are not monitored any more.
+    pub fn dismiss(mut self, fast: &mut Sampler, timeout: Duration) {
         for (_, mut running) in std::mem::take(&mut self.jobs) {
-            self.with_change_set(context, |change_set| running.stop(change_set));
+            self.stop_groups(&mut running, fast);
         }
-        context.state.set_jobs(JobsView::default());
+        self.set_view(JobsView::default());
         self.finish(timeout);
     }
 
-    /// The end of the thread for reads that can take long; groups of the other one end with it.
+    /// Ends the thread for blocking reads; groups of the other one end with it.
     pub fn finish(mut self, timeout: Duration) {
-        if let Some(slow) = self.slow.take()
-            && !slow.join(timeout)
-        {
-            tracing::warn!("jobs: a read hangs; its thread is left behind");
+        if !self.blocking.join(timeout) {
+            tracing::warn!("jobs: a read hangs; its thread is abandoned");
         }
     }
 
-    /// Sources of the configuration that have a job scope.
-    pub fn supplies(config: &crate::config::Config, roots: &Roots) -> Vec<JobSourceHandle> {
-        config.sources.iter().filter_map(|source| JobSourceHandle::of(source, roots)).collect()
+    /// Completes the totals of an ended job with its last samples: they may be later than what the tracker read.
+    fn complete(&self, record: &JobRecord) {
+        let Some(records) = self.context.records.get() else { return };
+        let Ok(prefix) = self.context.identity.prefix.join(&format!("job/{}", record.level)) else { return };
+        let mut sampled: BTreeMap<String, f64> = BTreeMap::new();
+        let mut at = i64::MIN;
+        for group in self.context.registry.live().into_iter().filter(|group| *group.schema.prefix() == prefix) {
+            let sensors = group.schema.sensors();
+            if !sensors.iter().any(|sensor| TOTALS.contains(&sensor.name.as_str())) {
+                continue;
+            }
+            let newest = self.context.readings.newest_row(&group);
+            let newest = newest.filter(|(time, _)| record.totals_at.is_none_or(|read| *time > read));
+            let Some((time, row)) = newest else { continue };
+            for (sensor, value) in sensors.iter().zip(row) {
+                if let Some(value) = value.filter(|_| TOTALS.contains(&sensor.name.as_str())) {
+                    sampled.insert(sensor.name.clone(), scaled(value, sensor).as_f64());
+                    at = at.max(time);
+                }
+            }
+        }
+        if !sampled.is_empty() {
+            records.complete(record, &sampled, at);
+        }
+    }
+
+    /// Adds the final values of counters that are read at intervals only to the record of an ended job.
+    fn finish_totals(&self, record: &JobRecord, all: Vec<Last>) {
+        let (mut totals, mut missing) = (BTreeMap::new(), None);
+        for last in all {
+            match last {
+                Last::Counters(counters) => totals.extend(counters.into_iter().map(|(sensor, value)| {
+                    let value = scaled(Value::Int(value), &sensor).as_f64();
+                    (sensor.name, value)
+                })),
+                Last::Unknown(why) => missing = Some(why),
+            }
+        }
+        if let Some(records) = self.context.records.get().filter(|_| !totals.is_empty() || missing.is_some()) {
+            records.finish(record, &totals, missing);
+        }
     }
 }
 
-/// What the records call totals, all of which only ever rise.
+/// The totals of job records; all of them only rise.
 const TOTALS: [&str; 8] = [
     "cpu/usage",
     "cpu/user",
@@ -484,45 +525,3 @@ const TOTALS: [&str; 8] = [
     "io/write_bytes",
     "pids/peak",
 ];
-
-/// Tells the book what was sampled last of a job that has ended: it may be later than what the tracker read.
-fn complete(record: &JobRecord, state: &AgentState) {
-    let Some(job_table) = state.job_table() else { return };
-    let Ok(prefix) = state.prefix.join(&format!("job/{}", record.level)) else { return };
-    let mut sampled: BTreeMap<String, f64> = BTreeMap::new();
-    let mut at = i64::MIN;
-    for group in state.registry.live().into_iter().filter(|group| *group.schema.prefix() == prefix) {
-        let sensors = group.schema.sensors();
-        if !sensors.iter().any(|sensor| TOTALS.contains(&sensor.name.as_str())) {
-            continue;
-        }
-        let newest = newest_row(state, &group).filter(|(time, _)| record.totals_at.is_none_or(|read| *time > read));
-        let Some((time, row)) = newest else { continue };
-        for (sensor, value) in sensors.iter().zip(row) {
-            if let Some(value) = value.filter(|_| TOTALS.contains(&sensor.name.as_str())) {
-                sampled.insert(sensor.name.clone(), scaled(value, sensor).as_f64());
-                at = at.max(time);
-            }
-        }
-    }
-    if !sampled.is_empty() {
-        job_table.complete(record, &sampled, at);
-    }
-}
-
-/// Tells the book what the counters of a job that has ended came to which are read at intervals only.
-fn finish(record: &JobRecord, all: Vec<Last>, state: &AgentState) {
-    let (mut totals, mut missing) = (BTreeMap::new(), None);
-    for last in all {
-        match last {
-            Last::Counters(counters) => totals.extend(counters.into_iter().map(|(sensor, value)| {
-                let value = scaled(Value::Int(value), &sensor).as_f64();
-                (sensor.name, value)
-            })),
-            Last::Unknown(why) => missing = Some(why),
-        }
-    }
-    if let Some(job_table) = state.job_table().filter(|_| !totals.is_empty() || missing.is_some()) {
-        job_table.finish(record, &totals, missing);
-    }
-}

@@ -1,4 +1,4 @@
-//! The parts of a job: what can be read of it, and the settings in force.
+//! The parts of a job: sensors that one reader reads, with the settings in force.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use super::plan::PartOffer;
 
 /// A part of one job.
 pub struct RunningPart {
-    /// Its number within the job; a part that takes its place gets another.
+    /// Its number within the job; a part that replaces it gets another one.
     pub id: u32,
     pub source: &'static str,
-    /// The part's name within the source.
+    /// The name within the source.
     pub name: String,
-    /// What it can give; in memory once for all jobs.
+    /// In memory once for all jobs.
     pub sensors: Arc<[SensorDef]>,
     pub interval_min: Interval,
-    /// Whether a read can take long.
+    /// Whether reads can block.
     pub blocking: bool,
     pub open: OpenPart,
-    /// The setting of each sensor, with its shortest interval applied.
+    /// The setting of each sensor, with the part's shortest interval applied.
     pub settings: Vec<MetricSetting>,
-    /// The rule that says so.
+    /// The rule of each setting.
     pub rules: Vec<u64>,
-    /// Sensors that are left out, for their name is not one or is another part's.
+    /// Sensors that are left out because of an invalid or a duplicate name.
     hidden: Vec<usize>,
 }
 
@@ -36,17 +36,17 @@ impl RunningPart {
         PartOffer { part: self.id, blocking: self.blocking, settings: &self.settings }
     }
 
-    /// The sensors that are there, with their places.
+    /// The valid sensors with their indexes.
     pub fn metrics(&self) -> impl Iterator<Item = (usize, &SensorDef)> {
         self.sensors.iter().enumerate().filter(|(index, _)| !self.hidden.contains(index))
     }
 
-    /// The counters that are there.
+    /// The valid counters.
     pub fn counters(&self) -> impl Iterator<Item = &str> {
         self.metrics().filter(|(_, sensor)| sensor.kind == Kind::Counter).map(|(_, sensor)| sensor.name.as_str())
     }
 
-    /// Whether the other can be read in its place without anybody seeing a difference.
+    /// Whether the other part can replace this one without a difference.
     pub fn is_like(&self, other: &RunningPart) -> bool {
         let same = |part: &RunningPart| (part.source, part.interval_min, part.blocking);
         same(self) == same(other)
@@ -55,7 +55,7 @@ impl RunningPart {
             && self.sensors == other.sensors
     }
 
-    /// Puts in what `resolve` says of each sensor; whether that changes anything.
+    /// Sets the setting of each sensor. Whether any has changed.
     pub fn set(&mut self, resolve: impl Fn(&str) -> (MetricSetting, u64)) -> bool {
         let mut changed = false;
         for index in 0..self.sensors.len() {
@@ -71,13 +71,13 @@ impl RunningPart {
     }
 }
 
-/// Sensors of parts, each list in memory once: most jobs have the same. By source and part, the list last seen.
+/// Sensor lists of parts, each in memory once because most jobs have the same: by source and part, the last list.
 #[derive(Default)]
 pub struct SensorListPool {
     lists: HashMap<(&'static str, String), Arc<[SensorDef]>>,
 }
 
-/// Lists kept, at most: names of parts are few, but that is up to the sources.
+/// The most lists. Part names are few, but sources choose them.
 const LISTS_MAX: usize = 1024;
 
 impl SensorListPool {
@@ -94,9 +94,8 @@ impl SensorListPool {
     }
 }
 
-/// Takes the parts that the sources offer of one job: one metric, one part.
+/// Collects the parts of one job; each metric is in one part only.
 pub struct PartIntake<'a> {
-    /// Where lists are shared.
     pub pool: &'a mut SensorListPool,
     /// The number of the next part.
     pub next: &'a mut u32,
@@ -109,13 +108,13 @@ impl<'a> PartIntake<'a> {
         Self { pool, next, names: HashSet::new(), parts: Vec::new() }
     }
 
-    /// Takes one that stays as it is.
+    /// Adds a part that has not changed.
     pub fn keep(&mut self, part: RunningPart) {
         self.names.extend(part.metrics().map(|(_, sensor)| sensor.name.clone()));
         self.parts.push(part);
     }
 
-    /// Takes one that is offered; where `before` is like it, that one stays. `report` gets what people should know.
+    /// Adds an offered part, or keeps `before` if it is equal. `report` gets notes.
     pub fn take(
         &mut self,
         source: &'static str,

@@ -1,4 +1,4 @@
-//! Which groups a job needs for the settings of its metrics, and by which steps the running groups become those. Pure.
+//! The groups that a job needs for the settings of its metrics, and the steps from its running groups to those. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,21 @@ use wholegrain_model::Interval;
 
 use super::super::{Accumulation, MetricSetting, SampleMode, SamplingRate};
 
-/// What makes a group: metrics of a job that have all of this in common are read together.
+/// Identifies a group of a job: metrics with the same key are read together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
-    /// How often they are read.
     pub interval: Interval,
-    /// Whether on a thread for reads that can take long.
+    /// Whether a thread for blocking reads reads them.
     pub blocking: bool,
-    /// What is kept of them: `None` for every sample.
+    /// `None` if every sample is kept.
     pub windows: Option<WindowKey>,
 }
 
-/// An accumulation that can be compared.
+/// An accumulation as part of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowKey {
     pub length: Interval,
-    /// The bits of the quantiles.
+    /// The bits of the quantiles, which can be compared.
     quantiles: Vec<u64>,
 }
 
@@ -38,7 +37,7 @@ impl WindowKey {
 }
 
 impl GroupKey {
-    /// Of metrics at this rate.
+    /// The key of metrics with this rate.
     pub fn of(rate: &SamplingRate, blocking: bool) -> Self {
         let windows = match &rate.mode {
             SampleMode::Raw => None,
@@ -47,8 +46,8 @@ impl GroupKey {
         Self { interval: rate.interval, blocking, windows }
     }
 
-    /// The group's name: `job/4711/1s`; `job/4711/1ms-per-1s`, with quantiles `job/4711/1ms-per-1s-0.5-0.99`; `job/4711/10s-apart`
-    /// for what is read on a thread of its own.
+    /// The group's name: `job/4711/1s`; `job/4711/1ms-per-1s`, with quantiles `job/4711/1ms-per-1s-0.5-0.99`; `job/4711/10s-apart` for blocking
+    /// reads.
     pub fn name(&self, level: &str) -> String {
         let mut name = format!("job/{level}/{}", self.interval);
         if let Some(windows) = &self.windows {
@@ -63,7 +62,7 @@ impl GroupKey {
         name
     }
 
-    /// Whether groups of both are read by one thread, at the same ticks.
+    /// Whether one thread reads both groups at the same ticks.
     fn ticks_with(&self, other: &GroupKey) -> bool {
         (self.interval, self.blocking) == (other.interval, other.blocking)
     }
@@ -72,26 +71,26 @@ impl GroupKey {
 /// One sensor of one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SensorPlace {
-    /// The part's number, which no other part of the job ever has.
+    /// The part's number, which the job never uses again.
     pub part: u32,
-    /// Its place in the part.
+    /// Its index in the part.
     pub sensor: u32,
 }
 
-/// Groups with what they read, in the order of their rows.
+/// The sensors of each group, in the order of the row.
 pub type PlannedGroups = BTreeMap<GroupKey, Vec<SensorPlace>>;
 
-/// A part as far as planning looks at it.
+/// A part as planning needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct PartOffer<'a> {
     pub part: u32,
-    /// Whether it is read on a thread for reads that can take long.
+    /// Whether a thread for blocking reads reads it.
     pub blocking: bool,
-    /// The setting of each of its sensors.
+    /// The setting of each sensor.
     pub settings: &'a [MetricSetting],
 }
 
-/// The groups there have to be.
+/// The groups that the settings ask for.
 pub fn plan<'a>(offers: impl Iterator<Item = PartOffer<'a>>) -> PlannedGroups {
     let mut groups = PlannedGroups::new();
     for offer in offers {
@@ -105,22 +104,21 @@ pub fn plan<'a>(offers: impl Iterator<Item = PartOffer<'a>>) -> PlannedGroups {
     groups
 }
 
-/// One step from the groups that run to those that have to be.
+/// A step from the running groups to the planned ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlanStep {
-    /// A group begins; where there is one with the same ticks, in step with it, for metrics may have moved from there.
+    /// A new group; in step with a running group of the same ticks, because metrics may have moved from there.
     Add(GroupKey, Option<GroupKey>),
-    /// The same reader goes on under another name: what is made of its samples has changed.
+    /// The same reader under another name: the accumulation has changed.
     Rename(GroupKey, GroupKey),
-    /// The same sensors get another reader.
+    /// The same sensors with another reader.
     Reread(GroupKey),
-    /// A group loses or gains sensors, and keeps its ticks.
+    /// A group loses or gains sensors and keeps its ticks.
     Reshape(GroupKey),
     Remove(GroupKey),
 }
 
-/// The steps, all to be made together. `looks_same` says whether a running group's sensors are the planned ones.
-/// Groups that are named in no step are not touched.
+/// The steps, to be taken together. `looks_same` says whether a running group has the planned sensors. Other groups stay as they are.
 pub fn diff(running: &PlannedGroups, wanted: &PlannedGroups, looks_same: impl Fn(&GroupKey) -> bool) -> Vec<PlanStep> {
     let mut ending: Vec<&GroupKey> = running.keys().filter(|key| !wanted.contains_key(key)).collect();
     let (mut added, mut steps) = (Vec::new(), Vec::new());
@@ -142,7 +140,7 @@ pub fn diff(running: &PlannedGroups, wanted: &PlannedGroups, looks_same: impl Fn
         let beside = running.keys().find(|old| old.ticks_with(key));
         added.push(PlanStep::Add(key.clone(), beside.cloned()));
     }
-    // Those that begin go first: they take their ticks from groups that may end in the same moment.
+    // Additions first: they take their ticks from groups that may end in the same change.
     added.extend(steps);
     added.extend(ending.into_iter().cloned().map(PlanStep::Remove));
     added
@@ -161,7 +159,7 @@ mod tests {
         MetricSetting::On(SamplingRate { interval: Interval::from_ms(ms), mode: SampleMode::Accumulate(accumulation) })
     }
 
-    /// Groups of one part, and of another that blocks.
+    /// Groups of one part, and of another one that blocks.
     fn groups(settings: &[MetricSetting], blocking: &[MetricSetting]) -> PlannedGroups {
         let offers = [
             PartOffer { part: 1, blocking: false, settings },

@@ -1,49 +1,47 @@
-//! One reader of many: a group of a job is read by the readers of all parts that its metrics come from, one after another, each into
-//! its own places of the row.
+//! The reader of a job's group: calls the readers of all parts that its metrics come from, each of which writes its own places of the row.
 //!
-//! A counter that another part gives from now on begins with a gap: the new file counts from elsewhere, and the step from the old one's last
-//! value to the new one's first is nothing that the job did.
+//! A counter that moves to another part begins with a gap: the new file counts from another value, and the difference to the old one's last value is
+//! not the job's use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wholegrain_sources::{Reader, Reading, Row};
 
-/// Which parts have asked for a new look: a bit each, and the last bit for all parts from the 64th on.
+/// The parts that have requested a rediscovery: one bit each, and the last bit for all parts from the 64th on.
 #[derive(Debug, Default)]
 pub struct RediscoveryRequests(AtomicU64);
 
 impl RediscoveryRequests {
-    /// The bit of the part at this place of the group's readers.
+    /// The bit of the part at this index of the group's readers.
     pub fn bit(at: usize) -> u64 {
         1 << at.min(63)
     }
 
-    /// Which have asked since this was last called.
+    /// The requests since the last call.
     pub fn take(&self) -> u64 {
         self.0.swap(0, Ordering::AcqRel)
     }
 }
 
-/// Set while a counter that has moved to another part has not had its gap yet. Whichever reader samples first makes it, as a group may
-/// get another reader before its next tick.
+/// Set while the gap of a moved counter is due. The reader that samples first stores it, because the group may get another reader before its next
+/// tick.
 pub type PendingGap = Arc<AtomicBool>;
 
-/// The readers of a group's parts.
 pub struct CombinedReader {
     readers: Box<[Box<dyn Reader>]>,
     asked: Arc<RediscoveryRequests>,
-    /// Counters that have moved, by their places in the row.
+    /// Moved counters, by their places in the row.
     moved: Box<[(usize, PendingGap)]>,
 }
 
 impl CombinedReader {
-    /// Of these, in their order.
+    /// The readers, in order.
     pub fn new(readers: Vec<Box<dyn Reader>>, asked: Arc<RediscoveryRequests>) -> Self {
         Self { readers: readers.into(), asked, moved: Box::default() }
     }
 
-    /// The same, of which the counters at these places of the row have moved here from another part.
+    /// With gaps due for the counters at these places of the row.
     pub fn moved(self, moved: Vec<(usize, PendingGap)>) -> Self {
         Self { moved: moved.into(), ..self }
     }
@@ -55,7 +53,7 @@ impl Reader for CombinedReader {
         for (at, reader) in self.readers.iter_mut().enumerate() {
             let one = reader.read(row);
             all.gone &= one.gone;
-            // What is gone is no trouble: a job's directories vanish one after another.
+            // A removed part is not a problem: a job's directories are removed one after another.
             if one.gone {
                 continue;
             }
@@ -65,7 +63,7 @@ impl Reader for CombinedReader {
                 self.asked.0.fetch_or(RediscoveryRequests::bit(at), Ordering::AcqRel);
             }
         }
-        // A row of what is gone is not kept.
+        // The row of a removed group is not stored.
         if !all.gone {
             for (place, moved) in &self.moved {
                 if moved.load(Ordering::Relaxed) && moved.swap(false, Ordering::AcqRel) {

@@ -1,12 +1,9 @@
-//! The sources at job scope as the agent keeps them: configured, stopped by people, failed; and what they had to say.
+//! A source at job scope: configured, stopped through the API, or failed; with its notes.
 
 use wholegrain_model::config::ConfigError;
-use wholegrain_sources::Roots;
 use wholegrain_sources::job::{JobPart, JobPlace, JobSource, Last};
 
-use crate::config::SourceConfig;
-
-/// What one source keeps of what it had to say: so many lines.
+/// The most notes of one source.
 const NOTES_MAX: usize = 100;
 
 pub struct JobSourceHandle {
@@ -17,16 +14,16 @@ pub struct JobSourceHandle {
 }
 
 impl JobSourceHandle {
-    /// Of this name; `None` while it is stopped.
-    pub fn new(name: &'static str, source: Option<Box<dyn JobSource>>) -> Self {
-        Self { name, source, notes: Vec::new() }
+    /// A source that offers nothing before it is started.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, source: None, notes: Vec::new() }
     }
 
-    /// Of the configuration, if it has a job scope. One that cannot be made offers nothing and says why.
-    pub fn of(config: &SourceConfig, roots: &Roots) -> Option<Self> {
-        let mut supply = Self::new(config.name, None);
-        supply.start(config.build_jobs(roots)?);
-        Some(supply)
+    /// A source with the result of its configuration; one that failed offers nothing and has a note.
+    pub fn started(name: &'static str, built: Result<Box<dyn JobSource>, ConfigError>) -> Self {
+        let mut source = Self::new(name);
+        source.start(built);
+        source
     }
 
     pub fn start(&mut self, built: Result<Box<dyn JobSource>, ConfigError>) {
@@ -37,7 +34,7 @@ impl JobSourceHandle {
         }
     }
 
-    /// Stops it: it offers nothing any more.
+    /// Stops the source: it offers nothing any more.
     pub fn stop(&mut self) {
         self.source = None;
     }
@@ -46,7 +43,7 @@ impl JobSourceHandle {
         self.source.is_some()
     }
 
-    /// What there is to read of a job.
+    /// The parts of a job that it offers.
     pub fn parts(&mut self, place: &JobPlace) -> Vec<JobPart> {
         let mut notes = Vec::new();
         let parts = self.source.as_mut().map(|source| source.parts(place, &mut |text| notes.push(text)));
@@ -54,12 +51,12 @@ impl JobSourceHandle {
         parts.unwrap_or_default()
     }
 
-    /// The last of a job's counters that are read at intervals only.
+    /// The final values of a job's counters that are read at intervals only.
     pub fn last(&mut self, place: &JobPlace) -> Option<Last> {
         self.source.as_mut()?.last(place)
     }
 
-    /// A job is over.
+    /// Releases what the source holds for an ended job.
     pub fn forget(&mut self, place: &JobPlace) {
         if let Some(source) = &mut self.source {
             source.forget(place);

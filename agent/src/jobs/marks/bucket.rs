@@ -1,6 +1,6 @@
-//! How much in a time: a bucket of tokens that fills at a steady rate up to a bound.
+//! A token bucket: limits a rate and allows bursts.
 
-/// A bucket. Time is an argument, ns of the monotonic clock.
+/// A bucket of tokens. Times are arguments, ns of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenBucket {
     tokens: f64,
@@ -13,7 +13,7 @@ impl TokenBucket {
         Self { tokens: burst, at: now }
     }
 
-    /// What is in it at `now`, after filling; below 0 when more was spent than was there.
+    /// Fills the bucket and returns its tokens; below 0 if more was spent than there was.
     pub fn fill(&mut self, per_second: f64, burst: f64, now: i64) -> f64 {
         let since = now.saturating_sub(self.at).max(0);
         self.at = now;
@@ -21,12 +21,12 @@ impl TokenBucket {
         self.tokens
     }
 
-    /// Takes `cost`, whether it is there or not.
+    /// Takes `cost` tokens, even if there are fewer.
     pub fn spend(&mut self, cost: f64) {
         self.tokens -= cost;
     }
 
-    /// Takes one if there is one.
+    /// Takes a token if there is one.
     pub fn take(&mut self, per_second: f64, burst: f64, now: i64) -> bool {
         let is_there = self.fill(per_second, burst, now) >= 1.0;
         if is_there {

@@ -1,4 +1,4 @@
-//! Which job a process is of: by its line in `/proc/PID/cgroup` (cgroups(7)) and the places of the running jobs.
+//! The job of a process, by `/proc/PID/cgroup` (cgroups(7)) and the directories of the running jobs.
 
 use std::fs;
 use std::io;
@@ -10,21 +10,20 @@ use wholegrain_sources::job::JobPlace;
 
 use crate::jobs::{JobView, JobsView};
 
-/// The most bytes of `/proc/PID/cgroup` that are looked at: 64 KiB.
+/// The most bytes of `/proc/PID/cgroup` that are read: 64 KiB.
 const CGROUP_BYTES_MAX: usize = 64 << 10;
 
-/// Where a process is: for each hierarchy whether it is the unified one, and the path below its root.
+/// The cgroups of a process: for each hierarchy whether it is the unified one, and the path below its root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessLocation(Vec<(bool, PathBuf)>);
 
 impl ProcessLocation {
-    /// Of a running process.
     pub fn of(roots: &Roots, pid: i32) -> io::Result<Self> {
         let text = fs::read(roots.proc.join(pid.to_string()).join("cgroup"))?;
         Ok(Self::parse(&text[..text.len().min(CGROUP_BYTES_MAX)]))
     }
 
-    /// From the file's lines, `<hierarchy>:<controllers>:<path>`; hierarchy 0 is the unified one.
+    /// Parses the file's lines, `<hierarchy>:<controllers>:<path>`; hierarchy 0 is the unified one.
     pub fn parse(text: &[u8]) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let lines = text.split(|byte| *byte == b'\n').filter_map(|line| {
@@ -36,12 +35,12 @@ impl ProcessLocation {
         Self(lines.collect())
     }
 
-    /// The deepest of the paths, for people.
+    /// The deepest of the paths, for messages.
     pub fn deepest(&self) -> Option<&Path> {
         self.0.iter().map(|(_, path)| path.as_path()).max_by_key(|path| path.components().count())
     }
 
-    /// The job of the view that the process is of; where one lies within another, the inner one.
+    /// The job of the process; of nested jobs, the innermost one.
     pub fn job(&self, view: &JobsView, roots: &Roots) -> Option<Arc<JobView>> {
         let depth = |job: &JobView| self.0.iter().filter_map(|at| depth_within(&job.place, at, &roots.cgroup)).max();
         let found = view.jobs.iter().filter_map(|job| Some((depth(job)?, job))).max_by_key(|(depth, _)| *depth);
@@ -49,11 +48,11 @@ impl ProcessLocation {
     }
 }
 
-/// How many levels below the hierarchy's root the job's directory is, if the process is in it or below it.
+/// The number of levels of the job's directory below the hierarchy's root, if the process is in it or below it.
 fn depth_within(place: &JobPlace, (is_unified, path): &(bool, PathBuf), root: &Path) -> Option<usize> {
     let below = |dir: &Path| {
         let below = dir.strip_prefix(root).ok()?;
-        // Version 1 hierarchies are mounted below the root by their controllers' names, the unified one on it or beside them.
+        // Version 1 hierarchies are mounted below the root under their controllers' names, the unified one on the root or beside them.
         let mut levels = below.components();
         if !*is_unified || below.starts_with("unified") {
             levels.next();

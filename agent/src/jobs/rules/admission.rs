@@ -1,5 +1,5 @@
-//! Whether somebody may have what they ask for: permission first, then whether it makes sense for the jobs that run, then the
-//! limits, and last what all rules together come to.
+//! Decides whether a caller may have a rule: first the permission, then whether the rule applies to running jobs, then the limits, and last the load
+//! of all rules together.
 
 use std::sync::Arc;
 
@@ -8,32 +8,34 @@ use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Interval, Pattern};
 
 use super::super::{CallerIdentity, JobsOutcome, MetricSetting, Role};
-use super::rule::{RuleOwner, RuleSpec};
+use super::config::Limits;
+use super::job::{JobMetric, RuleJob};
+use super::refusal::JobsRefusal;
+use super::rule::{RULES_MAX, RawRule, Rule, RuleOwner, RuleSpec, shown};
 use super::table::{RuleTable, may_change};
-use super::{JobMetric, JobsRefusal, Limits, RULES_MAX, RawRule, Rule, RuleJob, shown};
 
-/// The most different changes that one line of the audit log tells of.
+/// The most different changes in one line of the audit log.
 const CHANGES_MAX: usize = 16;
-/// The most names of metrics given for each.
+/// The most metric names for each change.
 const NAMES_MAX: usize = 4;
 
 type JobMetrics<'a> = [(RuleJob<'a>, Vec<JobMetric<'a>>)];
 
-/// A rule that may be, and what it would apply to.
+/// A permitted rule, and the jobs that it would apply to.
 #[derive(Debug)]
 pub struct RulePlan {
     pub rule: Rule,
-    /// Places in the list of jobs.
+    /// Indexes in the list of jobs.
     pub jobs: Vec<usize>,
     pub ids: Vec<String>,
-    /// How many of their metrics.
+    /// The number of their metrics.
     pub metrics: u64,
-    /// Of which metrics not everything that was asked for comes true, and why.
+    /// Metrics for which the rule does not fully apply, with the reason.
     notes: Vec<String>,
 }
 
 impl RulePlan {
-    /// Of a rule that is there already.
+    /// The plan of an existing rule.
     pub fn of_existing(rule: &Arc<Rule>, jobs: &JobMetrics) -> Self {
         let made_for = |job: &RuleJob| match &rule.owner {
             Some(owner) => owner.only.iter().any(|id| id == job.id),
@@ -71,7 +73,7 @@ fn matched<'a>(spec: &'a RuleSpec, metrics: &'a [JobMetric<'a>]) -> impl Iterato
     metrics.iter().filter(|metric| spec.metrics.iter().any(|pattern| pattern.matches(metric.name)))
 }
 
-/// Everything but the load.
+/// Checks everything except the load.
 pub fn plan(
     table: &RuleTable,
     who: &CallerIdentity,
@@ -137,8 +139,8 @@ fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> 
     Ok(Some(now.saturating_add_unsigned(within.ns())))
 }
 
-/// The user's jobs that the rule names. Jobs of others are treated as if they did not exist: an answer that distinguished them from jobs that do
-/// not run would let anybody find out, id by id or pattern by pattern, what others run.
+/// The user's jobs that the rule matches. Other users' jobs are treated as if they did not exist: a response that distinguished them from jobs that
+/// do not run would tell anybody, id by id or pattern by pattern, which jobs others run.
 fn own_jobs(
     who: &CallerIdentity,
     raw: &RawRule,
@@ -183,8 +185,7 @@ fn no_such_job(text: &str, ids: &[&str]) -> JobsRefusal {
 /// The most names that a refusal suggests.
 const NEAREST_MAX: usize = 3;
 
-/// Each pattern must choose something, so that a slip of the finger is not taken for a change. Without a job that runs there is
-/// nothing to compare with.
+/// Each pattern has to match a metric, so that a typing mistake is not taken for a change. Without a running job there is nothing to compare with.
 fn every_pattern_matches(spec: &RuleSpec, jobs: &[&[JobMetric]]) -> Result<(), JobsRefusal> {
     if jobs.is_empty() {
         return Ok(());
@@ -194,7 +195,7 @@ fn every_pattern_matches(spec: &RuleSpec, jobs: &[&[JobMetric]]) -> Result<(), J
         if names().any(|name| pattern.matches(name)) {
             continue;
         }
-        // A pattern is compared with patterns: `prf/*` is a slip for `perf/*`.
+        // A pattern is compared with patterns: `prf/*` is a mistake for `perf/*`.
         let mut known: Vec<String> = match pattern.as_str().contains('*') {
             false => names().map(str::to_owned).collect(),
             true => names().filter_map(|name| Some(format!("{}/*", name.rsplit_once('/')?.0))).collect(),
@@ -262,8 +263,8 @@ fn is_of(rule: &Rule, who: &CallerIdentity) -> bool {
     rule.owner.as_ref().is_some_and(|owner| who.owns(owner.uid, owner.user.as_deref()))
 }
 
-/// The metrics of which a user's rule would have less kept than rules of the configuration or of administrators ask for: those stay as
-/// they are, and the answer says so. A rule that could only lower is refused.
+/// The metrics that a user's rule would lower below rules of the configuration or of administrators: those keep their settings, and the response says
+/// so. A rule that could only lower is refused.
 fn not_lowered<'a>(
     table: &RuleTable,
     spec: &RuleSpec,
@@ -292,7 +293,7 @@ fn not_lowered<'a>(
     Ok(Some(format!("{kept_up} of {all} metrics stay as the administrators' rules ask, such as {first}")))
 }
 
-/// The metrics that cannot be read as often as asked: they are read as often as they can.
+/// The metrics that cannot be read as often as requested; they are read as often as possible.
 fn slower(spec: &RuleSpec, jobs: &[&[JobMetric]]) -> Option<String> {
     let MetricSetting::On(rate) = &spec.setting else { return None };
     let all = || jobs.iter().flat_map(|metrics| matched(spec, metrics));
@@ -307,7 +308,7 @@ fn slower(spec: &RuleSpec, jobs: &[&[JobMetric]]) -> Option<String> {
     ))
 }
 
-/// Whether a rule that was allowed once still is.
+/// Whether a rule that was allowed before still is.
 pub fn still_allowed(rule: &Rule, limits: &Limits, now: i64) -> Result<(), String> {
     if rule.owner.is_none() {
         return Ok(());
@@ -324,7 +325,7 @@ pub fn still_allowed(rule: &Rule, limits: &Limits, now: i64) -> Result<(), Strin
     }
 }
 
-/// The rule of this number, if they may remove it.
+/// The rule of this number, if the caller may remove it.
 pub fn removable(table: &RuleTable, who: &CallerIdentity, id: u64) -> Result<Arc<Rule>, JobsRefusal> {
     let of_others = |rule: &Arc<Rule>| who.role == Role::User && rule.owner.is_some() && !is_of(rule, who);
     let Some(rule) = table.get(id).filter(|rule| !of_others(rule)) else {
@@ -343,7 +344,7 @@ pub fn removable(table: &RuleTable, who: &CallerIdentity, id: u64) -> Result<Arc
     Ok(rule.clone())
 }
 
-/// The rules that people made which name exactly this job and which they may remove.
+/// The added rules for exactly this job that the caller may remove.
 pub fn rules_of(table: &RuleTable, who: &CallerIdentity, job: &str) -> Result<Vec<Arc<Rule>>, JobsRefusal> {
     let names = |rule: &Arc<Rule>| match &rule.owner {
         Some(owner) => owner.only.len() == 1 && owner.only[0] == job,
@@ -358,7 +359,7 @@ pub fn rules_of(table: &RuleTable, who: &CallerIdentity, job: &str) -> Result<Ve
     Ok(rules)
 }
 
-/// Readings a second of all jobs, and of those of one user. What is accumulated counts as often as it is read.
+/// Readings per second of all jobs, and of the jobs of one user. Accumulated metrics count as often as they are read.
 pub fn load(table: &RuleTable, who: Option<&CallerIdentity>, jobs: &JobMetrics, now: i64) -> (f64, f64) {
     let (mut node, mut user) = (0.0, 0.0);
     for (job, metrics) in jobs {
@@ -375,8 +376,8 @@ pub fn load(table: &RuleTable, who: Option<&CallerIdentity>, jobs: &JobMetrics, 
     (node, user)
 }
 
-/// The load with the table as it is: of the node, for a user of their own jobs; refused where it is over a limit and more than it was without the rule `id` put in or taken
-/// out: what makes it less is always allowed.
+/// The load with the present table: of the node, and for a user of the user's jobs. Refused if it is over a limit and has risen; a lower load is
+/// always allowed.
 pub fn check_load(
     table: &RuleTable,
     who: &CallerIdentity,
@@ -391,7 +392,7 @@ pub fn check_load(
             return Ok(());
         }
         let why = match limit {
-            // What others have read is theirs.
+            // Users see the load of their own jobs only.
             "readings_per_second_node" if who.role == Role::User => format!("{what} would be read too often"),
             _ => format!("{what} would be read {is:.0} times a second in place of {was:.0}"),
         };
@@ -415,17 +416,17 @@ pub fn settings(table: &RuleTable, plan: &RulePlan, jobs: &JobMetrics, now: i64)
     list
 }
 
-/// Metrics that went from one setting to another.
+/// Metrics that changed from one setting to another.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct SettingChange {
     pub old: String,
     pub new: String,
-    /// How many, over all jobs.
+    /// The number over all jobs.
     pub metrics: u64,
     pub such_as: Vec<String>,
 }
 
-/// What has changed since `before` was taken.
+/// The changes since `before` was collected.
 pub fn changes(
     table: &RuleTable,
     plan: &RulePlan,

@@ -1,4 +1,4 @@
-//! Who changed what, when, from what to what; and who was refused. One JSON object a line.
+//! The audit log: who changed which settings when, from what to what; and who was refused. One JSON object for each line.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,17 +9,19 @@ use serde::Serialize;
 
 use super::super::{CallerIdentity, JobsAction, JobsCommand};
 use super::admission::SettingChange;
-use super::{JobsRefusal, RateLimit, RawRule, Rule, shown};
+use super::refusal::JobsRefusal;
+use super::rule::{RawRule, Rule, shown};
+use crate::rate_limit::RateLimit;
 
-/// The file, in the jobs' directory; older ones are `audit.1.jsonl` and so on.
+/// The file in the jobs' directory; older files are `audit.1.jsonl` and so on.
 const FILE: &str = "audit.jsonl";
-/// The size at which a new file is begun: 1 MiB.
+/// The size at which a new file is started: 1 MiB.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The most files, the one that is written included.
+/// The most files, including the present one.
 pub const FILES_MAX: u32 = 8;
-/// Refusals of one caller that are written within a minute, and of all; further ones are counted.
+/// Logged refusals in a minute, of one caller and of all; further ones are counted.
 pub const REFUSALS_PER_MINUTE: (u32, u32) = (20, 120);
-/// The longest text of a refused order that is written, in bytes.
+/// The longest text of a refused command in the log, in bytes.
 const ORDER_BYTES_MAX: usize = 1024;
 
 #[derive(Debug, Serialize)]
@@ -41,7 +43,7 @@ pub struct AuditLine<'a> {
     pub changes: Vec<SettingChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'a str>,
-    /// Refusals since the line before that are not written.
+    /// Refusals before this line that are not in the log.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_written: u64,
 }
@@ -55,7 +57,7 @@ fn rule<S: serde::Serializer>(rule: &Option<&Rule>, serializer: S) -> Result<S::
 }
 
 impl<'a> AuditLine<'a> {
-    /// With nothing done yet.
+    /// A line without an action.
     pub fn of(who: &'a CallerIdentity, now: i64) -> Self {
         Self {
             time: shown(now),
@@ -73,7 +75,7 @@ impl<'a> AuditLine<'a> {
     }
 }
 
-/// The log. Without a directory it goes nowhere but to the agent's own log.
+/// The log. Without a directory, lines go to the agent's log only.
 #[derive(Debug)]
 pub struct AuditLog {
     path: Option<PathBuf>,
@@ -86,7 +88,7 @@ impl AuditLog {
         Self { path: dir.map(|dir| dir.join(FILE)), refusals: RateLimit::per_minute(each, all) }
     }
 
-    /// Writes a line; nothing may be changed without.
+    /// Writes a line. A change is made only if this succeeds.
     pub fn write(&self, line: &AuditLine) -> Result<(), JobsRefusal> {
         let Some(path) = &self.path else { return Ok(()) };
         append(path, line).map_err(|error| {
@@ -112,7 +114,7 @@ impl AuditLog {
         }
     }
 
-    /// What was begun could not be kept and is undone.
+    /// Logs a change that could not be saved and is undone.
     pub fn failed(&self, who: &CallerIdentity, id: u64, error: &JobsRefusal, now: i64) {
         let why = format!("rule {id}: {error}");
         let line = AuditLine { verb: "failed", why: Some(&why), ..AuditLine::of(who, now) };
@@ -164,7 +166,7 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// `audit.jsonl` becomes `audit.1.jsonl`, that `audit.2.jsonl`, and the oldest goes.
+/// Renames `audit.jsonl` to `audit.1.jsonl`, that to `audit.2.jsonl`, and removes the oldest.
 fn rotate(path: &Path) -> io::Result<()> {
     let older = |number: u32| path.with_file_name(format!("audit.{number}.jsonl"));
     for number in (1..FILES_MAX - 1).rev() {

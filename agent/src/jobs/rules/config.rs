@@ -1,48 +1,29 @@
 //! `[[jobs.rule]]` and `[jobs.limits]`.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::{Interval, Pattern};
 
-use super::super::Accumulation;
-use super::RULES_MAX;
-use super::rule::{Rule, RuleSpec};
+use super::rule::{RULES_MAX, RawRule, Rule, RuleSpec};
 
-/// `[[jobs.rule]]`, and what people send to have one made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawRule {
-    /// Patterns of metrics, below the job, such as `perf/*`.
-    pub metrics: Vec<String>,
-    /// Pattern of job ids, with `*` for any text; every job when left out.
-    pub jobs: Option<String>,
-    /// The interval, such as `1ms`, or `off`.
-    pub every: String,
-    /// What is kept of each window in place of every sample.
-    pub accumulate: Option<Accumulation>,
-    /// How long it holds; not in the configuration, where it holds always.
-    #[serde(rename = "for")]
-    pub within: Option<Interval>,
-}
-
-/// `[jobs.limits]`: what users may ask for. The node's limit holds for administrators too.
+/// `[jobs.limits]`: limits of users' rules. The node's limit applies to administrators too.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// The metrics that users may change.
     pub metrics: Vec<Pattern>,
     pub interval_min: Interval,
-    /// The longest time that a rule may hold.
+    /// The longest duration of a rule.
     pub duration_max: Interval,
-    /// Readings a second of all jobs of one user.
+    /// Readings per second of all jobs of one user.
     pub readings_per_second_user: u64,
-    /// Readings a second of all jobs of the node.
+    /// Readings per second of all jobs of the node.
     pub readings_per_second_node: u64,
     /// Rules of one user at a time.
     pub rules_per_user: u32,
-    /// Orders of one user within a minute, refused ones too; not those that end rules.
+    /// Commands of one user in a minute, including refused ones but not those that end rules.
     pub changes_per_minute: u32,
-    /// Whether a user's rule may have less kept than the rules of the configuration and of administrators ask for.
+    /// Whether a user's rule may keep less than the rules of the configuration and of administrators ask for.
     pub users_may_lower: bool,
 }
 
@@ -64,7 +45,6 @@ impl Default for Limits {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RulesConfig {
     rules: Vec<RuleSpec>,
-    /// What users may ask for.
     pub limits: Limits,
 }
 
@@ -74,7 +54,7 @@ impl Default for RulesConfig {
     }
 }
 
-/// What holds where the configuration has no rules.
+/// The rules if the configuration has none.
 fn built_in() -> Vec<RuleSpec> {
     let rule = |metrics: &str, every: &str| {
         let raw =
@@ -107,7 +87,7 @@ impl RulesConfig {
         Ok(Self { rules: if specs.is_empty() { built_in() } else { specs }, limits })
     }
 
-    /// Its rules, numbered from 1.
+    /// The rules, numbered from 1.
     pub(super) fn rules(&self) -> impl Iterator<Item = Rule> + '_ {
         self.rules.iter().zip(1..).map(|(spec, id)| Rule::configured(id, spec.clone()))
     }

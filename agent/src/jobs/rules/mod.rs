@@ -1,19 +1,19 @@
-//! Rules: for each metric of each job, how often it is read and what is kept; and who may change that.
+//! Rules: how often each metric of each job is read and what is kept, and who may change that.
 //!
-//! - In: `[[jobs.rule]]` and `[jobs.limits]` of the configuration, orders of people and of the server, the time as an argument.
+//! - In: `[[jobs.rule]]` and `[jobs.limits]` of the configuration, commands of people and of the server, the time as an argument.
 //! - Out: the [`MetricSetting`] of a metric of a job, refusals with their reason, `rules.json` and `audit.jsonl` in the jobs' directory.
-//! - Never: a rule that does not end and that no administrator made; a user's rule on another user's job, whatever the
-//!   rule says and whenever the job began; less kept by a user's rule than the configuration and administrators ask for, unless
-//!   `users_may_lower`; a change that is not in the audit log.
+//! - Never: a rule without an end that no administrator made; a user's rule for another user's job, whatever the rule says and whenever the job
+//! begins; a user's rule that lowers what the configuration and administrators ask for, unless `users_may_lower`; a change without a line in the
+//! audit log.
 //!
-//! Of all rules that match a metric of a job the last one counts: those of the configuration first, in its order, then those
-//! that people made, by their number. [`table`] finds it, [`admission`] decides whether a new rule may be, [`keep`] and
-//! [`audit`] write.
+//! Of all rules that match a metric of a job the last one counts: those of the configuration first, in its order, then those that people added, by
+//! number. [`table`] finds it, [`admission`] decides whether a new rule is allowed, [`rule_file`] and [`audit`] write.
 
 mod admission;
 mod audit;
 mod config;
-mod rate_limit;
+mod job;
+mod refusal;
 mod rule;
 mod rule_file;
 mod table;
@@ -23,11 +23,10 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use wholegrain_model::{Interval, Timestamp};
-
-pub use self::config::{Limits, RawRule, RulesConfig};
-pub(crate) use self::rate_limit::RateLimit;
-pub use self::rule::{JobPattern, Rule};
+pub use self::config::{Limits, RulesConfig};
+pub use self::job::{JobMetric, RuleJob};
+pub use self::refusal::JobsRefusal;
+pub use self::rule::{JobPattern, RULES_MAX, RawRule, Rule};
 pub use self::table::JobRules;
 
 use self::admission::RulePlan;
@@ -35,82 +34,7 @@ use self::audit::{AuditLine, AuditLog};
 use self::rule_file::RuleFile;
 use self::table::RuleTable;
 use super::{CallerIdentity, JobsAction, JobsCommand, JobsOutcome, MetricSetting, Role, RuleView};
-
-/// The most rules of the configuration, and the most that people may have made at a time. The numbers of those that people
-/// made are above it.
-pub const RULES_MAX: usize = 10_000;
-
-/// A job, as far as rules look at it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RuleJob<'a> {
-    pub id: &'a str,
-    /// The level of its sensors' names.
-    pub level: &'a str,
-    /// Its other id, if it has one.
-    pub also: Option<&'a str>,
-    pub uid: Option<u32>,
-    /// Whose it is, by name.
-    pub user: Option<&'a str>,
-}
-
-impl RuleJob<'_> {
-    /// The job of a record.
-    pub fn of(record: &wholegrain_model::JobRecord) -> RuleJob<'_> {
-        RuleJob {
-            id: &record.job,
-            level: &record.level,
-            also: record.also.as_deref(),
-            uid: record.uid,
-            user: record.user.as_deref(),
-        }
-    }
-}
-
-/// A metric that a job has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JobMetric<'a> {
-    /// Its name below the job.
-    pub name: &'a str,
-    /// The shortest interval that it can be read at.
-    pub interval_min: Interval,
-}
-
-/// Why something was not done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum JobsRefusal {
-    #[error("{0}")]
-    Forbidden(String),
-    /// There is no such job, metric or rule.
-    #[error("{0}")]
-    Unknown(String),
-    /// It makes no sense.
-    #[error("{0}")]
-    Invalid(String),
-    /// One of the limits forbids it.
-    #[error("{why}; the limit {limit} is {value}")]
-    Limit {
-        /// Its name in `[jobs.limits]`, or what else it is.
-        limit: &'static str,
-        value: String,
-        /// What was asked for.
-        why: String,
-    },
-    /// The disk or the agent itself is in the way.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl JobsRefusal {
-    /// The status of HTTP for it.
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::Forbidden(_) => 403,
-            Self::Unknown(_) => 404,
-            Self::Invalid(_) | Self::Limit { .. } => 422,
-            Self::Failed(_) => 503,
-        }
-    }
-}
+use crate::rate_limit::RateLimit;
 
 /// All rules in force.
 #[derive(Debug)]
@@ -118,15 +42,14 @@ pub struct Rules {
     table: RuleTable,
     keep: Option<RuleFile>,
     audit: AuditLog,
-    /// The number of the next rule that somebody makes.
+    /// The number of the next added rule.
     next: u64,
-    /// What users ask for.
+    /// The rate of users' commands.
     asks: RateLimit,
 }
 
 impl Rules {
-    /// The configuration's rules, and those kept in `dir` that still hold. The texts are for the log: what was wrong with the
-    /// files.
+    /// The configuration's rules, and those of `dir` that are still valid. The texts report problems of the files for the log.
     pub fn open(config: &RulesConfig, dir: Option<&Path>, now: i64) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let mut rules = Self {
@@ -157,18 +80,18 @@ impl Rules {
         (rules, problems)
     }
 
-    /// What holds for a metric of a job, and the number of the rule that says so; off and 0 when none does. For more than one
-    /// metric of a job [`Rules::of_job`] is cheaper.
+    /// The setting of a metric of a job, and the number of its rule; off and 0 without a rule. [`Rules::of_job`] is faster for several metrics of a
+    /// job.
     pub fn resolve(&self, job: &RuleJob, metric: &str, now: i64) -> (MetricSetting, u64) {
         self.of_job(job, now).resolve(metric)
     }
 
-    /// The rules that a job's metrics come under.
+    /// The rules that apply to a job's metrics.
     pub fn of_job(&self, job: &RuleJob, now: i64) -> JobRules {
         self.table.of_job(job, now)
     }
 
-    /// Executes a command or says why not. `jobs` are all running jobs with all metrics that can be read of them.
+    /// Executes a command. `jobs` are all running jobs with all their metrics.
     pub fn execute(
         &mut self,
         command: &JobsCommand,
@@ -193,7 +116,7 @@ impl Rules {
             Role::Support => {
                 return Err(JobsRefusal::Forbidden("the role support reads everything and changes nothing".into()));
             }
-            // What ends rules is bounded by the rules there are, and nobody has to wait to end one.
+            // Ending rules is not limited: there are never more to end than exist.
             Role::User if makes_a_rule(&command.order) && !self.asks.take(&who.key(), now) => {
                 return Err(JobsRefusal::Limit {
                     limit: "changes_per_minute",
@@ -291,7 +214,7 @@ impl Rules {
         })
     }
 
-    /// Checks, writes down and keeps that rules are gone.
+    /// Checks the limits, writes the audit log and saves the rules after a removal.
     fn finish_removal(
         &mut self,
         who: &CallerIdentity,
@@ -301,7 +224,7 @@ impl Rules {
         jobs: &[(RuleJob, Vec<JobMetric>)],
         now: i64,
     ) -> Result<f64, JobsRefusal> {
-        // What they slowed down or switched off would run again.
+        // Metrics that the removed rules slowed down or switched off would be read again.
         let load = admission::check_load(&self.table, who, jobs, load_before, now)?;
         for (plan, before) in plans.iter().zip(before) {
             let changes = admission::changes(&self.table, plan, jobs, before, now);
@@ -319,7 +242,7 @@ impl Rules {
         Ok(load)
     }
 
-    /// Ends what is over; how many rules that were.
+    /// Ends expired rules, and returns their number.
     pub fn expire(&mut self, now: i64) -> usize {
         let over = self.table.take_expired(now);
         for rule in &over {
@@ -334,18 +257,18 @@ impl Rules {
         if !over.is_empty()
             && let Err(error) = self.save()
         {
-            // Those that are over are dropped at the next start anyway.
+            // Expired rules are dropped at the next start anyway.
             tracing::warn!("{error}");
         }
         over.len()
     }
 
-    /// When the next rule is over.
+    /// When the next rule expires.
     pub fn next_expiry(&self) -> Option<i64> {
         self.table.next_expiry()
     }
 
-    /// Another configuration. Rules of users that its limits forbid end; the texts say which, for the log.
+    /// Applies another configuration. Users' rules that its limits forbid end; the texts report them for the log.
     pub fn configure(&mut self, config: &RulesConfig, now: i64) -> Vec<String> {
         self.table.limits = Arc::new(config.limits.clone());
         self.asks = RateLimit::per_minute(config.limits.changes_per_minute, u32::MAX);
@@ -377,7 +300,7 @@ impl Rules {
         self.table.all().iter().map(|rule| rule.view()).collect()
     }
 
-    /// Readings a second that all metrics of these jobs come to.
+    /// Readings per second of all metrics of these jobs.
     pub fn readings_per_second(&self, jobs: &[(RuleJob, Vec<JobMetric>)], now: i64) -> f64 {
         admission::load(&self.table, None, jobs, now).0
     }
@@ -405,9 +328,4 @@ impl Rules {
 
 fn makes_a_rule(order: &JobsAction) -> bool {
     matches!(order, JobsAction::Add(_) | JobsAction::Try(_))
-}
-
-/// The time in RFC 3339.
-fn shown(time: i64) -> String {
-    Timestamp(time).to_string()
 }

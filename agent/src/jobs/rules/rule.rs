@@ -1,26 +1,59 @@
-//! One rule: what it says, and who made it when.
+//! One rule: its metrics, jobs and setting, its owner and its time.
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::pattern::glob;
-use wholegrain_model::{Interval, Pattern};
+use wholegrain_model::{Interval, Pattern, Timestamp};
 
 use super::super::setting::{Accumulation, MetricSetting, SampleMode, SamplingRate};
 use super::super::view::RuleView;
-use super::{JobsRefusal, RawRule, RuleJob, shown};
+use super::job::RuleJob;
+use super::refusal::JobsRefusal;
 use crate::engine::schedule::INTERVAL_NS_MAX;
 
+/// The most rules of the configuration, and the most that people may have added at a time; numbers of added rules are above it.
+pub const RULES_MAX: usize = 10_000;
 /// The most metric patterns of one rule.
 pub const PATTERNS_MAX: usize = 32;
 /// The longest pattern of job ids, in bytes.
 pub const JOB_PATTERN_BYTES_MAX: usize = 256;
-/// The most samples of a window of which quantiles are made: all of them are held in memory until it ends.
+/// The most samples of a window with quantiles: all of them are in memory until it ends.
 pub const WINDOW_SAMPLES_MAX: u64 = 4096;
 /// The most quantiles of a window.
 pub const QUANTILES_MAX: usize = 8;
 
-/// Chooses jobs by their ids; `*` stands for any text.
+#[cfg(test)]
+thread_local! {
+    /// Patterns that this thread has matched.
+    pub static EVALUATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts matched patterns, in tests.
+pub fn count_evaluation() {
+    #[cfg(test)]
+    EVALUATIONS.with(|count| count.set(count.get() + 1));
+}
+
+/// A rule as `[[jobs.rule]]` and the API have it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawRule {
+    /// Patterns of metrics below the job, such as `perf/*`.
+    pub metrics: Vec<String>,
+    /// Pattern of job ids, with `*` for any text; every job if left out.
+    pub jobs: Option<String>,
+    /// The interval, such as `1ms`, or `off`.
+    pub every: String,
+    /// The accumulation; every sample is kept if left out.
+    pub accumulate: Option<Accumulation>,
+    /// The rule's duration; not in the configuration, whose rules have no end.
+    #[serde(rename = "for")]
+    pub within: Option<Interval>,
+}
+
+/// A pattern of job ids; `*` matches any text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct JobPattern(String);
 
@@ -42,29 +75,28 @@ impl JobPattern {
         Ok(Self(text.to_owned()))
     }
 
-    /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it names one job.
+    /// Whether it matches one id only.
     pub fn is_literal(&self) -> bool {
         !self.0.contains('*')
     }
 
-    /// Whether it chooses this id.
+    /// Whether it matches this id.
     pub fn matches(&self, id: &str) -> bool {
-        super::table::count_evaluation();
+        count_evaluation();
         glob(&self.0, id)
     }
 
-    /// Whether it chooses this job by any of its ids.
+    /// Whether it matches any of the job's ids.
     pub fn chooses(&self, job: &RuleJob) -> bool {
         self.matches(job.id) || self.matches(job.level) || job.also.is_some_and(|also| self.matches(also))
     }
 }
 
-/// What a rule says.
+/// Metrics, jobs and setting of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleSpec {
     pub metrics: Vec<Pattern>,
@@ -73,7 +105,7 @@ pub struct RuleSpec {
 }
 
 impl RuleSpec {
-    /// Checks what holds for every rule, whoever makes it.
+    /// Checks what every rule has to fulfil.
     pub fn read(raw: &RawRule) -> Result<Self, JobsRefusal> {
         let invalid = |why: String| Err(JobsRefusal::Invalid(why));
         if raw.metrics.is_empty() {
@@ -104,7 +136,7 @@ impl RuleSpec {
         Ok(Self { metrics, jobs, setting })
     }
 
-    /// As it would be written.
+    /// The rule as it is written.
     pub fn raw(&self) -> RawRule {
         let (every, accumulate) = match &self.setting {
             MetricSetting::Off => ("off".to_owned(), None),
@@ -118,7 +150,7 @@ impl RuleSpec {
     }
 }
 
-/// `off`, or an interval that can be sampled.
+/// `off`, or an interval that is long enough.
 fn read_interval(text: &str) -> Result<Option<Interval>, JobsRefusal> {
     let text = text.trim();
     if text == "off" {
@@ -178,18 +210,17 @@ fn check_window(accumulation: &Accumulation, interval: Interval) -> Result<(), J
     Ok(())
 }
 
-/// The user who made a rule.
+/// The user who added a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOwner {
     pub uid: Option<u32>,
     pub user: Option<String>,
-    /// The ids of the jobs that it was made for. Jobs that begin later do not come under it: nobody asked whether the limits
-    /// allow them.
+    /// The ids of the jobs that it was added for. It does not apply to later jobs, for which nobody has checked the limits.
     pub only: Vec<String>,
 }
 
 impl RuleOwner {
-    /// Whether a job is theirs.
+    /// Whether the user owns a job.
     pub fn owns(&self, job: &RuleJob) -> bool {
         let same_uid = self.uid.is_some() && self.uid == job.uid;
         same_uid || (self.user.is_some() && self.user.as_deref() == job.user)
@@ -201,13 +232,12 @@ impl RuleOwner {
 pub struct Rule {
     pub id: u64,
     pub spec: RuleSpec,
-    /// When it ends, ns since the Unix epoch.
+    /// The end, ns since the Unix epoch.
     pub until: Option<i64>,
-    /// Who made it, for people.
+    /// The name of the person.
     pub by: String,
-    /// The user who made it; `None` for the configuration and administrators.
+    /// The user; `None` for the configuration and administrators.
     pub owner: Option<RuleOwner>,
-    /// When it was made.
     pub made: Option<i64>,
 }
 
@@ -216,12 +246,12 @@ impl Rule {
         Self { id, spec, until: None, by: "the configuration".into(), owner: None, made: None }
     }
 
-    /// Whether it holds for this job at all: a user's rule only for their own.
+    /// Whether it applies to this job; a user's rule applies to the user's own jobs only.
     pub fn holds_for(&self, job: &RuleJob) -> bool {
         self.owner.as_ref().is_none_or(|owner| owner.owns(job))
     }
 
-    /// Whether it is over.
+    /// Whether it has expired.
     pub fn is_over(&self, now: i64) -> bool {
         self.until.is_some_and(|until| now >= until)
     }
@@ -259,4 +289,9 @@ impl fmt::Display for Rule {
             None => Ok(()),
         }
     }
+}
+
+/// The time in RFC 3339.
+pub fn shown(time: i64) -> String {
+    Timestamp(time).to_string()
 }

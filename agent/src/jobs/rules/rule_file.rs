@@ -1,4 +1,4 @@
-//! Rules that people made, on disk, so that they outlive the agent.
+//! The rules that people have added, on disk, so that they survive a restart.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Rule, RuleOwner, RuleSpec};
-use super::{RULES_MAX, RawRule};
+use super::rule::{RULES_MAX, RawRule, Rule, RuleOwner, RuleSpec};
 
-/// The file, in the jobs' directory.
+/// The file in the jobs' directory.
 const FILE: &str = "rules.json";
 /// The largest file that is read: 64 MiB.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Which form of the file this is.
+/// The version of the format.
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -42,12 +41,12 @@ struct StoredOwner {
     only: Vec<String>,
 }
 
-/// What the file had.
+/// The contents of the file.
 #[derive(Debug, Default)]
 pub struct LoadedRules {
     pub rules: Vec<Rule>,
     pub next: u64,
-    /// Whether some rules are no longer in force, so that the file must be written again.
+    /// Whether some rules have expired, so that the file has to be written again.
     pub dropped: bool,
 }
 
@@ -65,7 +64,7 @@ impl RuleFile {
         &self.path
     }
 
-    /// Reads the file. A damaged one is renamed and named in `problems`; expired rules are left out.
+    /// Reads the file. A damaged file is renamed and reported in `problems`; expired rules are left out.
     pub fn load(&self, now: i64, problems: &mut Vec<String>) -> LoadedRules {
         let stored = match read(&self.path) {
             Ok(Some(stored)) => stored,
@@ -105,7 +104,7 @@ impl RuleFile {
         }
     }
 
-    /// Writes it as a whole: whoever reads it, or after a crash, finds the old or the new one.
+    /// Replaces the file: a reader, also after a crash, sees the old or the new contents.
     pub fn save(&self, rules: &[Arc<Rule>], next: u64) -> io::Result<()> {
         let rules = rules.iter().map(|rule| StoredRule::of(rule)).collect();
         let bytes = serde_json::to_vec(&RuleFileContent { version: VERSION, next, rules })?;

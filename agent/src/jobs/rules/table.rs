@@ -1,8 +1,7 @@
-//! Finds the rule that counts for a metric of a job, among ten thousand.
+//! Finds the rule that counts for a metric of a job, among ten thousand rules.
 //!
-//! Rules that name a job are found by its id; patterns of jobs that several rules share are matched once. For one job the
-//! rules' metric patterns are put together so that each different one is there once, with the last rule that has it, and
-//! those without `*` are looked up and not tried.
+//! Rules for one job are found by its id. Job patterns that several rules share are matched once. For one job the metric patterns are collected so
+//! that each different one occurs once, with the last rule that has it; patterns without `*` are looked up instead of matched.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,28 +9,18 @@ use std::sync::Arc;
 use wholegrain_model::Pattern;
 
 use super::super::MetricSetting;
-use super::{JobPattern, Limits, Rule, RuleJob};
+use super::config::Limits;
+use super::job::RuleJob;
+use super::rule::{JobPattern, Rule, count_evaluation};
 
-#[cfg(test)]
-thread_local! {
-    /// How many patterns this thread has matched.
-    pub static EVALUATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// Counts, in tests, that a pattern is matched.
-pub fn count_evaluation() {
-    #[cfg(test)]
-    EVALUATIONS.with(|count| count.set(count.get() + 1));
-}
-
-/// All rules, with what finds them.
+/// All rules with their indexes.
 #[derive(Debug)]
 pub struct RuleTable {
     pub limits: Arc<Limits>,
     rules: BTreeMap<u64, Arc<Rule>>,
-    /// Numbers of the rules that name a job, ascending.
+    /// Numbers of the rules for one job id, ascending.
     by_id: HashMap<String, Vec<u64>>,
-    /// Numbers of the rules of each pattern of jobs, ascending.
+    /// Numbers of the rules for each job pattern, ascending.
     wide: Vec<(JobPattern, Vec<u64>)>,
     ends: BTreeSet<(i64, u64)>,
 }
@@ -60,7 +49,7 @@ impl RuleTable {
         self.rules.insert(id, Arc::new(rule));
     }
 
-    /// Gives a rule up.
+    /// Removes a rule.
     pub fn remove(&mut self, id: u64) -> Option<Arc<Rule>> {
         let rule = self.rules.remove(&id)?;
         if let Some(until) = rule.until {
@@ -87,12 +76,12 @@ impl RuleTable {
         self.rules.get(&id)
     }
 
-    /// All of them, in the order in which they count.
+    /// All rules, in the order in which they count.
     pub fn all(&self) -> Vec<Arc<Rule>> {
         self.rules.values().cloned().collect()
     }
 
-    /// Those with a number above this.
+    /// Rules with a number above this one.
     pub fn above(&self, id: u64) -> impl Iterator<Item = &Arc<Rule>> {
         self.rules.range(id + 1..).map(|(_, rule)| rule)
     }
@@ -101,13 +90,13 @@ impl RuleTable {
         self.ends.first().map(|(until, _)| *until)
     }
 
-    /// Takes out what is over.
+    /// Removes and returns expired rules.
     pub fn take_expired(&mut self, now: i64) -> Vec<Arc<Rule>> {
         let over: Vec<u64> = self.ends.range(..=(now, u64::MAX)).map(|(_, id)| *id).collect();
         over.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// The rules that the metrics of a job come under.
+    /// The rules that apply to the metrics of a job.
     pub fn of_job(&self, job: &RuleJob, now: i64) -> JobRules {
         let mut ids: Vec<u64> = Vec::new();
         for name in [Some(job.id), Some(job.level), job.also].into_iter().flatten() {
@@ -134,9 +123,9 @@ impl RuleTable {
 #[derive(Debug, Clone)]
 pub struct JobRules {
     limits: Arc<Limits>,
-    /// Of users: they hold only for metrics that users may change.
+    /// Users' rules: they apply only to metrics that users may change.
     theirs: MetricMatcher,
-    /// Of the configuration and administrators.
+    /// Rules of the configuration and of administrators.
     ours: MetricMatcher,
 }
 
@@ -145,16 +134,16 @@ pub struct JobRules {
 struct MetricMatcher {
     /// Without `*`, at any depth.
     literal: HashMap<String, Arc<Rule>>,
-    /// Without `*`, from the job on; without the slash.
+    /// Without `*`, from the job on, without the slash.
     absolute: HashMap<String, Arc<Rule>>,
-    /// The others: the rule and which of its patterns; the last rule first.
+    /// The other patterns: the rule and the index of the pattern; the last rule first.
     globs: Vec<(Arc<Rule>, usize)>,
     /// The texts of `globs`.
     seen: std::collections::HashSet<String>,
 }
 
 impl MetricMatcher {
-    /// The last rule must be added first.
+    /// Rules have to be added in descending order.
     fn add(&mut self, rule: &Arc<Rule>) {
         for (at, pattern) in rule.spec.metrics.iter().enumerate() {
             let text = pattern.as_str();
@@ -194,7 +183,7 @@ impl MetricMatcher {
 }
 
 impl JobRules {
-    /// What holds for a metric, and the number of the rule that says so; off and 0 when none does.
+    /// The setting of a metric, and the number of its rule; off and 0 without a rule.
     pub fn resolve(&self, metric: &str) -> (MetricSetting, u64) {
         match self.rule_of(metric) {
             Some(rule) => (rule.spec.setting.clone(), rule.id),
@@ -214,8 +203,7 @@ impl JobRules {
         }
     }
 
-    /// The rule of the configuration or of an administrator that a user's setting for this metric would have less kept than, where that
-    /// is not allowed.
+    /// The rule of the configuration or of an administrator that a user's setting for this metric would lower, if that is not allowed.
     pub fn kept_up_by(&self, setting: &MetricSetting, metric: &str) -> Option<&Arc<Rule>> {
         let ours = self.ours.find(metric);
         ours.filter(|_| self.is_too_little(setting, ours))

@@ -2,65 +2,52 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section, unknown};
 
 use super::super::JobBounds;
-use super::layout::{JobPathPattern, MANAGERS};
+use super::layout::{JobPathPattern, RawPattern};
 
-/// Which directories are jobs, and where more is learnt of them.
+/// The resource managers whose layouts are known, in the order in which they are tried.
+pub const MANAGER_NAMES: [&str; 5] = ["slurm", "oar", "pbs", "flux", "systemd"];
+
+/// The directories that are jobs, and further sources of facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrackerConfig {
-    /// How often the whole tree is looked at.
+    /// How often the whole tree is scanned.
     pub rescan: Interval,
-    /// Names of the resource managers whose layouts are looked for.
+    /// The resource managers whose layouts are used.
     pub managers: Vec<String>,
-    /// Layouts of the configuration's own.
+    /// Layouts of the configuration.
     pub patterns: Vec<RawPattern>,
-    /// Names of the units that are jobs to the manager `systemd`, with `*` for any text.
+    /// Names of the units that are jobs of the manager `systemd`, with `*` for any text.
     pub units: Vec<String>,
-    /// Directories with version 1 hierarchies by controller, beside the root of the cgroup tree.
+    /// Directories with version 1 hierarchies by controller, besides the root of the cgroup tree.
     pub hierarchies: Vec<PathBuf>,
-    /// Where prologs and epilogs leave what they know.
+    /// The directory of prologs' and epilogs' files.
     pub hooks: Option<PathBuf>,
-    /// Where a file for each GPU says `jobid uid`.
+    /// The directory with a file for each GPU that has `jobid uid`.
     pub gpustat: Option<PathBuf>,
-    /// The account, or its uid, that Flux runs as: its jobs are below that user's systemd manager and nobody else's. Empty for none.
+    /// The account that runs Flux, or its uid: its jobs are below that user's systemd manager only. Empty for none.
     pub flux_user: String,
-    /// The account, or its uid, that owns the directories of OAR 2 beside root. Empty for none.
+    /// The account that owns the directories of OAR 2 besides root, or its uid. Empty for none.
     pub oar_user: String,
-    /// What the names of PBS's cgroups begin with (`cgroup_prefix` of its hook).
+    /// The prefixes of PBS's cgroups (`cgroup_prefix` of its hook).
     pub pbs_prefixes: Vec<String>,
-    /// The slices that Slurm's scope is in (`CgroupSlice`); `-.slice` is the root.
+    /// The slices of Slurm's scope (`CgroupSlice`); `-.slice` is the root.
     pub slurm_slices: Vec<String>,
-    /// The node names of several Slurm daemons on a node, with `*` for any text.
+    /// The names of several Slurm nodes on one machine, with `*` for any text.
     pub slurm_nodes: Vec<String>,
-    /// What jobs may take of the node.
     pub bounds: JobBounds,
-}
-
-/// A table `[[jobs.pattern]]` as it is written.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawPattern {
-    /// What the records call the manager.
-    pub name: String,
-    /// A regular expression over the path below the hierarchy's root, with a capture `job`, and perhaps `uid`, `user`, `step`.
-    pub path: String,
-    /// An account, or its uid, that may own the directories beside root.
-    #[serde(default)]
-    pub owner: Option<String>,
 }
 
 /// The tracker's keys of `[jobs]` as they are written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawTracker {
-    /// See [`TrackerConfig`], as for all of them.
+    /// As in [`TrackerConfig`], like all of them.
     pub rescan: Interval,
     pub managers: Vec<String>,
     pub patterns: Vec<RawPattern>,
-    /// Units that are jobs.
     pub units: Vec<String>,
     pub hierarchies: Vec<PathBuf>,
     pub hooks: PathBuf,
@@ -73,43 +60,43 @@ pub struct RawTracker {
     pub bounds: JobBounds,
 }
 
-/// The layouts that are looked for unless the configuration says otherwise.
+/// The default resource managers.
 pub fn default_managers() -> Vec<String> {
     ["slurm", "oar", "pbs", "flux"].map(str::to_owned).to_vec()
 }
 
-/// The units that are jobs where the manager `systemd` is asked for.
+/// The default units of the manager `systemd`.
 pub fn default_units() -> Vec<String> {
     vec!["*.scope".to_owned()]
 }
 
-/// Where OAR 2 links the hierarchies that it mounts itself.
+/// The links of OAR 2 to the hierarchies that it mounts itself.
 pub fn default_hierarchies() -> Vec<PathBuf> {
     vec![PathBuf::from("/dev/oar_cgroups_links")]
 }
 
-/// Where the packages' hooks write.
+/// The directory of the packaged hooks.
 pub fn default_hooks() -> PathBuf {
     PathBuf::from("/run/wholegrain-hooks")
 }
 
-/// Where the prologs of Jobstats and the like write.
+/// The directory of Jobstats' prologs.
 pub fn default_gpustat() -> PathBuf {
     PathBuf::from("/run/gpustat")
 }
 
-/// What the names of PBS's cgroups begin with: since version 20, and in PBS Professional.
+/// The prefixes of PBS since version 20, and of PBS Professional.
 pub fn default_pbs_prefixes() -> Vec<String> {
     ["pbs_jobs", "pbspro"].map(str::to_owned).to_vec()
 }
 
-/// The slice that Slurm's scope is in.
+/// The default slice of Slurm's scope.
 pub fn default_slurm_slices() -> Vec<String> {
     vec!["system.slice".to_owned()]
 }
 
 impl TrackerConfig {
-    /// The accounts that are to be resolved for its layouts.
+    /// The accounts that its layouts need the uids of.
     pub fn accounts(&self) -> Vec<String> {
         let of = |manager: &str, name: &String| {
             (self.managers.iter().any(|other| other == manager) && !name.is_empty()).then(|| name.clone())
@@ -118,12 +105,12 @@ impl TrackerConfig {
         managers.chain(self.patterns.iter().filter_map(|pattern| pattern.owner.clone())).collect()
     }
 
-    /// Checks the keys; relative paths are below `dir`, and an empty one is none.
+    /// Checks the keys; relative paths are below `dir`, and an empty path is none.
     pub fn check(section: &Section, raw: RawTracker, dir: &Path) -> Result<Self, ConfigError> {
-        let known: Vec<&str> = MANAGERS.iter().map(|manager| manager.name).collect();
+        let known = &MANAGER_NAMES;
         for name in &raw.managers {
             if !known.contains(&name.as_str()) {
-                return Err(section.error("managers", unknown("resource manager", name, &known)));
+                return Err(section.error("managers", unknown("resource manager", name, known)));
             }
         }
         for (index, pattern) in raw.patterns.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The tracker's state: directories that come and go in, changes of jobs out. No I/O and no clock.
+//! The tracker's state: created and removed directories in, changes of jobs out. No I/O and no clock.
 
 mod ended;
 
@@ -9,75 +9,30 @@ use std::sync::Arc;
 use wholegrain_model::JobRecord;
 
 use self::ended::EndedJobs;
-use super::hooks::Hook;
+use super::events::{Job, JobEvent, NodeFacts};
+use super::hooks::{HOOKS_MAX, Hook};
 use super::layout::{CgroupVersion, DirectoryRole, JobPath, Layouts, PathOwner};
 use super::live::{DirId, DirectoryStamp, JobFacts, JobKey, LiveJob, TotalsByMetric, UidSource, add_totals};
-use super::{Job, JobEvent, NodeFacts};
+use super::records::{EarlierRecord, RecordUpdate};
+use super::tree::CgroupHierarchy;
+use super::user_names::UserLookup;
 use crate::jobs::JobBounds;
 
-/// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook ([`EndedJobs`]).
-pub const HOOKS_MAX: usize = 4096;
-/// How long a change waits for others, so that a job whose directories appear one after another is reported once: 20 ms.
+/// How long a change waits for further ones, so that a job whose directories appear one after another is reported once: 20 ms.
 const CHANGE_DELAY_NS: u64 = 20_000_000;
-/// The same for steps, of which there can be a thousand a minute: 1 s.
+/// The same for steps, of which there can be a thousand in a minute: 1 s.
 const STEPS_DELAY_NS: u64 = 1_000_000_000;
-/// The longest pause between two looks at a job that has no processes yet: 1 s. In version 1 nothing tells of the first one.
+/// The longest pause between two checks of a job without processes: 1 s. Version 1 reports no event for the first process.
 const EMPTY_LOOK_NS_MAX: u64 = 1_000_000_000;
-/// The first pause between two looks at a job's totals; each is as long as the job is old by then.
+/// The first pause between two reads of a job's totals; each pause is as long as the job's age.
 const LOOK_NS_MIN: u64 = 10_000_000;
-/// Controllers of version 1 whose directories account what is used: with the last of those a job ends.
-const ACCOUNTING: &[&str] = &["cpuacct", "cpu", "memory", "blkio", "pids"];
-
 /// One instant by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackerTime {
     /// ns since the Unix epoch.
     pub real: i64,
-    /// ns of a clock that never jumps.
+    /// ns of a clock that is never stepped.
     pub mono: u64,
-}
-
-/// A hierarchy of cgroups.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CgroupHierarchy {
-    pub root: PathBuf,
-    pub version: CgroupVersion,
-    /// Its controllers, of version 1.
-    pub controllers: Vec<String>,
-}
-
-impl CgroupHierarchy {
-    fn accounts(&self) -> bool {
-        self.version == CgroupVersion::V2 || self.controllers.iter().any(|name| ACCOUNTING.contains(&name.as_str()))
-    }
-}
-
-/// A record from before the agent was started.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EarlierRecord {
-    pub record: JobRecord,
-    /// When it was last seen, ns since the Unix epoch.
-    pub seen: i64,
-    /// Those of its directories that are still there, with their inodes.
-    pub dirs: Vec<(PathBuf, u64)>,
-}
-
-/// A record for the book.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RecordUpdate {
-    /// The record, with a new revision.
-    pub record: JobRecord,
-    /// Its directories and their inodes, as long as it runs: to know it again after a restart.
-    pub dirs: Vec<(PathBuf, u64)>,
-}
-
-/// What is to be asked of the system's users.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum UserLookup {
-    /// The name of a uid.
-    Uid(u32),
-    /// The uid of a name.
-    User(String),
 }
 
 pub struct TrackerCore {
@@ -87,9 +42,9 @@ pub struct TrackerCore {
     hierarchies: Vec<CgroupHierarchy>,
     jobs: BTreeMap<JobKey, LiveJob>,
     levels: BTreeSet<String>,
-    /// Directories that a job left behind when its accounting went.
+    /// Directories that remained when the job's accounting directory was removed.
     leftovers: BTreeMap<DirId, DirectoryStamp>,
-    /// Records from before, until the first whole scan has shown which of them still run.
+    /// Records of earlier runs, until the first whole scan has shown which jobs still run.
     kept: Vec<EarlierRecord>,
     hooks: VecDeque<Hook>,
     ended: EndedJobs,
@@ -100,14 +55,14 @@ pub struct TrackerCore {
     written: Vec<RecordUpdate>,
     names: BTreeSet<UserLookup>,
     bounds: JobBounds,
-    /// Whether hooks can tell of jobs that have ended.
+    /// Whether hooks report ended jobs.
     has_epilogs: bool,
-    /// Directories of jobs that were passed over since [`TrackerCore::reset_passed_over`].
+    /// Directories of jobs that were skipped since [`TrackerCore::reset_passed_over`].
     passed_over: usize,
 }
 
 impl TrackerCore {
-    /// Nothing seen yet; `kept` are the records that ran when the agent was last here.
+    /// No directory is known yet; `kept` are the records of jobs that ran when the agent last did.
     pub fn new(layouts: Layouts, rescan_ns: u64, node: NodeFacts, kept: Vec<EarlierRecord>) -> Self {
         let (kept, over): (Vec<EarlierRecord>, Vec<EarlierRecord>) =
             kept.into_iter().partition(|kept| !kept.dirs.is_empty());
@@ -136,29 +91,29 @@ impl TrackerCore {
         core
     }
 
-    /// Other layouts; what is no job by them ends with the next scan.
+    /// Applies other layouts. Jobs that are none by them end with the next scan.
     pub fn configure(&mut self, layouts: Layouts, rescan_ns: u64) {
         (self.layouts, self.rescan_ns) = (layouts, rescan_ns);
     }
 
-    /// Whether hooks can tell of jobs that have ended: where there are none, nothing is kept for them.
+    /// Sets whether hooks report ended jobs; without hooks, no records wait for them.
     pub fn expect_epilogs(&mut self, has_epilogs: bool) {
         self.has_epilogs = has_epilogs;
     }
 
-    /// Other bounds; jobs that run go on.
+    /// Applies other bounds; running jobs stay.
     pub fn bound(&mut self, bounds: JobBounds) {
         self.bounds = bounds;
     }
 
-    /// Whether a job more would be too many, of all or of its user.
+    /// Whether the bounds of all or of the user forbid one more job.
     fn is_full(&self, found: &JobPath) -> bool {
         let of_user = |uid| self.jobs.values().filter(|live| live.record.uid == Some(uid)).count();
         self.jobs.len() >= self.bounds.jobs
             || found.uid.filter(|uid| *uid != 0).is_some_and(|uid| of_user(uid) >= self.bounds.jobs_per_user)
     }
 
-    /// A hierarchy, known or new, and its number, which stays.
+    /// The number of a hierarchy, which never changes.
     pub fn hierarchy(&mut self, hierarchy: CgroupHierarchy) -> usize {
         match self.hierarchies.iter().position(|known| known.root == hierarchy.root) {
             Some(index) => {
@@ -172,12 +127,12 @@ impl TrackerCore {
         }
     }
 
-    /// The roots of all that were ever there.
+    /// The roots of all hierarchies so far.
     pub fn hierarchy_roots(&self) -> impl Iterator<Item = DirId> {
         (0..self.hierarchies.len()).map(|index| DirId::new(index, ""))
     }
 
-    /// The directories of a job, and of its steps in the same hierarchy, that its processes are in.
+    /// The directories with the processes of a job and its steps in the same hierarchy.
     pub fn process_dirs(&self, live: &LiveJob) -> Vec<PathBuf> {
         let Some(first) = live.dirs.iter().map(|(dir, _)| dir).max_by_key(|dir| {
             self.hierarchies.get(dir.hierarchy).is_some_and(|hierarchy| hierarchy.version == CgroupVersion::V2)
@@ -188,8 +143,8 @@ impl TrackerCore {
         std::iter::once(first).chain(steps).map(|dir| self.path(dir)).collect()
     }
 
-    /// What tells whether a job has processes: files `cgroup.events` of the unified hierarchy, and directories of one hierarchy of
-    /// version 1 with all below them. Both tell of directories too that are the user's own and no step.
+    /// The files that tell whether a job has processes: `cgroup.events` of the unified hierarchy, and directories of one version 1 hierarchy with all
+    /// below them. Both include directories of the user's own that are no step.
     pub fn process_places(&self, live: &LiveJob) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_v2 =
             |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == CgroupVersion::V2);
@@ -200,13 +155,13 @@ impl TrackerCore {
         (events, v1.map(|dir| self.path(dir)).collect())
     }
 
-    /// Where a directory is.
+    /// The path of a directory.
     pub fn path(&self, dir: &DirId) -> PathBuf {
         let root = self.hierarchies.get(dir.hierarchy).map(|hierarchy| hierarchy.root.clone()).unwrap_or_default();
         if dir.path.is_empty() { root } else { root.join(&*dir.path) }
     }
 
-    /// What a directory is. The root is above everything.
+    /// The role of a directory. The root is above everything.
     pub fn spot(&self, dir: &DirId) -> DirectoryRole {
         match self.hierarchies.get(dir.hierarchy) {
             None => DirectoryRole::Nothing,
@@ -219,7 +174,7 @@ impl TrackerCore {
         self.jobs.get(key)
     }
 
-    /// The running jobs that a directory can be of: those with the manager, the daemon and the id that its path shows.
+    /// The running jobs that a directory can belong to: those with the manager, the daemon and the id of its path.
     fn of_id<'a>(&'a self, found: &JobPath) -> impl Iterator<Item = (&'a JobKey, &'a LiveJob)> + use<'a> {
         let first = JobKey { owner: PathOwner::Unspecified, ..JobKey::of(found) };
         let is_it = {
@@ -229,7 +184,7 @@ impl TrackerCore {
         self.jobs.range(first..).take_while(move |(key, _)| is_it(key))
     }
 
-    /// The job that has a directory, or would take it: the one of the same owner, else the only one that can be the same job.
+    /// The job that a directory belongs to, or will: the one with the same owner, otherwise the only one that can be the same job.
     pub fn key_of(&self, found: &JobPath) -> JobKey {
         let key = JobKey::of(found);
         let mut same = self.of_id(found).filter(|(_, live)| live.owner.may_be(&found.owner));
@@ -240,7 +195,7 @@ impl TrackerCore {
         }
     }
 
-    /// How many directories and controllers a job is read in: 0 of one that is not known.
+    /// The number of directories and controllers that a job is read in; 0 for an unknown job.
     pub fn accounting_places(&self, found: &JobPath) -> usize {
         let job = self.jobs.get(&self.key_of(found));
         job.map_or(0, |live| live.place.v1.len() + usize::from(live.place.v2.is_some()))
@@ -250,17 +205,17 @@ impl TrackerCore {
         self.jobs.iter()
     }
 
-    /// Directories of jobs that were passed over since [`TrackerCore::reset_passed_over`], as there were as many jobs as the bounds allow.
+    /// The number of directories of jobs that were skipped because of the bounds since [`TrackerCore::reset_passed_over`].
     pub fn passed_over(&self) -> usize {
         self.passed_over
     }
 
-    /// A look at everything begins, which counts what it passes over.
+    /// Begins a whole scan, which counts skipped directories.
     pub fn reset_passed_over(&mut self) {
         self.passed_over = 0;
     }
 
-    /// A job's or a step's directory is there.
+    /// Adds a directory of a job or a step.
     pub fn made(&mut self, dir: DirId, found: &JobPath, stamp: DirectoryStamp, now: TrackerTime) {
         match self.leftovers.get(&dir) {
             Some(known) if !known.is_other(&stamp) => return,
@@ -273,14 +228,14 @@ impl TrackerCore {
         let key = self.key_of(found);
         let mut moved_directories = Vec::new();
         if accounts && let Some(live) = self.jobs.get(&key).filter(|live| live.dirs.is_other(&dir, stamp)) {
-            // The same id again, and no event reported the end of the first one. What else accounts under that id is the second
-            // one's: made for it, or still there and used by it, or gone, which the next scan shows.
+            // The same id again, without an event for the end of the first job. Other accounting directories with that id belong to the second job:
+            // created for it, still in use by it, or removed, which the next scan shows.
             moved_directories = live.dirs.accounting().filter(|other| **other != dir).cloned().collect();
             self.end(&key, now);
             self.leftovers.remove(&dir);
         }
         if !self.jobs.contains_key(&key) {
-            // A step alone is what is left of a job.
+            // A step alone is the rest of a job.
             if !found.step.is_empty() {
                 return;
             }
@@ -318,7 +273,7 @@ impl TrackerCore {
         }
         self.change(&key, now, CHANGE_DELAY_NS);
         for other in moved_directories {
-            // Without an inode, so that none that it turns out to have is taken for a third job's.
+            // Without an inode, so that none is taken for a third job's.
             self.made(other, found, DirectoryStamp { created: stamp.created, ..DirectoryStamp::default() }, now);
         }
     }
@@ -349,8 +304,7 @@ impl TrackerCore {
         self.looks.insert(key.clone(), now.mono);
     }
 
-    /// The record of a job that ran before the agent was started, and still does: the one that had this directory, else the only
-    /// one that it can be.
+    /// The record of a job that ran before the agent started and still runs: the one that had this directory, otherwise the only possible one.
     fn take_kept(&mut self, found: &JobPath, (path, inode): (&Path, u64)) -> Option<JobRecord> {
         let can_be = |kept: &EarlierRecord| {
             let record = &kept.record;
@@ -366,7 +320,7 @@ impl TrackerCore {
         Some(self.kept.swap_remove(at).record)
     }
 
-    /// A level that no other job has. Of two jobs of one id and two owners the second one's has its owner in it.
+    /// A level that no other job has. Of two jobs with one id and two owners, the second one's level contains its owner.
     fn free_level(&self, found: &JobPath) -> String {
         let with = |after: &str| super::layout::level_of(&format!("{}-{after}", found.level));
         let mut tries = vec![found.level.clone()];
@@ -387,7 +341,7 @@ impl TrackerCore {
         tries.into_iter().chain(numbered).find(|level| !self.levels.contains(level)).unwrap_or_default()
     }
 
-    /// A directory, and with it all below, is gone.
+    /// Removes a directory with all below it.
     pub fn gone(&mut self, dir: &DirId, now: TrackerTime) {
         let keys: Vec<JobKey> = match self.spot(dir) {
             DirectoryRole::Job(found) => self.of_id(&found).map(|(key, _)| key.clone()).collect(),
@@ -428,7 +382,7 @@ impl TrackerCore {
         }
     }
 
-    /// Everything that a scan saw. What was known and not seen is gone, except within directories that could not be read.
+    /// Applies a whole scan. Known directories that it did not find are removed, except within unreadable ones.
     pub fn scanned(&mut self, seen: &BTreeSet<DirId>, blind: &[DirId], now: TrackerTime) {
         let is_gone = |dir: &DirId| !seen.contains(dir) && !blind.iter().any(|blind| dir.is_within(blind));
         let known = self.jobs.iter().flat_map(|(key, live)| {
@@ -438,7 +392,7 @@ impl TrackerCore {
         let gone: Vec<(JobKey, DirId)> =
             known.filter(|(_, dir)| is_gone(dir)).map(|(key, dir)| (key, dir.clone())).collect();
         for (key, dir) in gone {
-            // What is no job by other settings may go on.
+            // A directory that is no job by the new settings may continue.
             let unseen = !matches!(self.spot(&dir), DirectoryRole::Job(_));
             self.gone_of(&key, &dir, now, unseen);
         }
@@ -452,7 +406,7 @@ impl TrackerCore {
         }
     }
 
-    /// A job that ended while the agent was away.
+    /// A job that ended while the agent did not run.
     fn end_unseen(&mut self, mut record: JobRecord, seen: i64) {
         record.to = Some(seen.max(record.from));
         record.end_unseen = true;
@@ -463,7 +417,7 @@ impl TrackerCore {
         self.written.push(RecordUpdate { record, dirs: Vec::new() });
     }
 
-    /// After the first scan: steps of jobs that went on, and that ended while the agent was away.
+    /// After the first scan: ends steps of continuing jobs that ended while the agent did not run.
     pub fn close_lost_steps(&mut self, seen: i64, now: TrackerTime) {
         let changed: Vec<JobKey> =
             self.jobs.iter_mut().filter_map(|(key, live)| live.close_lost_steps(seen).then(|| key.clone())).collect();
@@ -491,7 +445,7 @@ impl TrackerCore {
         self.events.push(JobEvent::Ended(Arc::new(Job { record, place, has_processes })));
     }
 
-    /// What a look at a job found.
+    /// Applies facts about a job.
     pub fn learn(&mut self, key: &JobKey, facts: JobFacts, now: TrackerTime) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         if live.learn(facts, now.mono) {
@@ -500,10 +454,10 @@ impl TrackerCore {
         }
     }
 
-    /// Totals that were read of a job. No change by themselves: they travel with the next one.
+    /// Applies totals of a job. They cause no event and are reported with the next one.
     pub fn total(&mut self, key: &JobKey, totals: &TotalsByMetric, real: i64) {
         if let Some(live) = self.jobs.get_mut(key).filter(|_| !totals.is_empty()) {
-            // Where some can be read no more the time stays that of the last ones that are whole.
+            // If some totals can no longer be read, the time stays that of the last complete ones.
             let whole = live.record.totals.keys().all(|name| totals.contains_key(name.as_str()));
             add_totals(&mut live.record.totals, totals);
             if whole {
@@ -512,7 +466,7 @@ impl TrackerCore {
         }
     }
 
-    /// What a hook wrote, for a job that runs, has just ended or is still to come.
+    /// Applies a hook: to a running job, to one that has just ended, or to a later one.
     pub fn hook(&mut self, hook: Hook, now: TrackerTime) {
         let keys: Vec<JobKey> =
             self.jobs.iter().filter(|(_, live)| hook.is_of(&live.record)).map(|(key, _)| key.clone()).collect();
@@ -541,7 +495,7 @@ impl TrackerCore {
         }
     }
 
-    /// What the system's users are called.
+    /// Applies resolved user names.
     pub fn named(&mut self, of: &UserLookup, uid: u32, user: &str, now: TrackerTime) {
         let mut changed = Vec::new();
         for (key, live) in &mut self.jobs {
@@ -562,19 +516,19 @@ impl TrackerCore {
         changed.iter().for_each(|key| self.change(key, now, CHANGE_DELAY_NS));
     }
 
-    /// What is to be asked of the system's users; asked once by the caller, who has a memory.
+    /// The lookups of users that are needed; the caller caches them.
     pub fn names_wanted(&mut self) -> BTreeSet<UserLookup> {
         std::mem::take(&mut self.names)
     }
 
-    /// Asks again for all names that are missing.
+    /// Requests all missing names again.
     pub fn ask_names(&mut self) {
         let wanted: Vec<UserLookup> = self.jobs.values().filter_map(|live| name_wanted(&live.record)).collect();
         self.names.extend(wanted);
     }
 
-    /// The jobs that are to be looked at now; each pause is as long as the job was watched before it, so that what is known of a
-    /// short job is never older than half its life.
+    /// The jobs whose totals have to be read now. Each pause is as long as the job was known before, so that the totals of a short job are never
+    /// older than half its life.
     pub fn looks_due(&mut self, now: TrackerTime) -> Vec<JobKey> {
         let due: Vec<JobKey> =
             self.looks.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
@@ -584,7 +538,7 @@ impl TrackerCore {
         due
     }
 
-    /// A look was made for another reason: the next one can wait.
+    /// A job was read for another reason: the next read can wait.
     pub fn looked(&mut self, key: &JobKey, now: TrackerTime) {
         if let Some(live) = self.jobs.get(key) {
             let age = now.mono.saturating_sub(live.seen_mono);
@@ -593,7 +547,7 @@ impl TrackerCore {
         }
     }
 
-    /// When something is due next, by the clock that never jumps.
+    /// The time of the next action, by the clock that is never stepped.
     pub fn next(&self) -> Option<u64> {
         let begun = if self.begun.is_empty() { None } else { Some(0) };
         self.looks.values().chain(self.changed.values()).copied().chain(begun).min()
@@ -605,7 +559,7 @@ impl TrackerCore {
         *due = (*due).min(at);
     }
 
-    /// Whether jobs have begun that were not announced yet.
+    /// Whether begun jobs have not been reported yet.
     pub fn has_begun(&self) -> bool {
         !self.begun.is_empty()
     }
@@ -639,7 +593,7 @@ impl TrackerCore {
         Some(RecordUpdate { record: live.record.clone(), dirs })
     }
 
-    /// All events that are due now.
+    /// All events that are due.
     pub fn flush(&mut self, now: TrackerTime) -> (Vec<JobEvent>, Vec<RecordUpdate>) {
         self.tell_begun(now);
         let due: Vec<JobKey> =
@@ -652,7 +606,7 @@ impl TrackerCore {
         (std::mem::take(&mut self.events), std::mem::take(&mut self.written))
     }
 
-    /// Running jobs as they are, for the book: their totals have gone on without a change.
+    /// Running jobs for the job table: their totals have changed without an event.
     pub fn running(&self) -> Vec<RecordUpdate> {
         let is_announced = self.jobs.iter().filter(|(_, live)| live.is_announced);
         is_announced.filter_map(|(key, _)| self.written_of(key)).collect()

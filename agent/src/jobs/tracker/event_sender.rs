@@ -1,17 +1,17 @@
-//! The way of events to the manager's thread: bounded, and never waited for.
+//! Sends events to the manager's thread, bounded and without waiting.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use super::{Job, JobEvent};
+use super::events::{Job, JobEvent};
 use crate::waker::Waker;
 
 /// The most events that wait in the channel.
 const EVENTS_MAX: usize = 1024;
 
-/// Its near end. What does not fit into the channel is held back and put together by job, so that it never has more than two events
-/// of a job, one its beginning or its last change and one its end.
+/// The sending end. Events that do not fit into the channel are kept and merged by job, so that there are never more than two of a job: its begin or
+/// last change, and its end.
 pub struct EventSender {
     to: SyncSender<JobEvent>,
     held: VecDeque<JobEvent>,
@@ -19,18 +19,18 @@ pub struct EventSender {
 }
 
 impl EventSender {
-    /// Both ends; `waker` rings for the far one.
+    /// Both ends; `waker` wakes the receiver.
     pub fn new(waker: Arc<Waker>) -> (Self, Receiver<JobEvent>) {
         let (to, from) = sync_channel(EVENTS_MAX);
         (Self { to, held: VecDeque::new(), waker }, from)
     }
 
-    /// Whether events are held back.
+    /// Whether events wait for room in the channel.
     pub fn is_full(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Sends events, and those that were held back before them.
+    /// Sends waiting events, then these.
     pub fn send(&mut self, events: Vec<JobEvent>) {
         events.into_iter().for_each(|event| self.hold(event));
         let mut sent = false;
@@ -41,7 +41,7 @@ impl EventSender {
                     self.held.push_front(event);
                     break;
                 }
-                // Nobody listens any more.
+                // The receiver no longer exists.
                 Err(TrySendError::Disconnected(_)) => self.held.clear(),
             }
         }
@@ -59,7 +59,7 @@ impl EventSender {
         let joined = match (&self.held[at], &event) {
             (JobEvent::Began(_), JobEvent::Changed(job)) => JobEvent::Began(job.clone()),
             (JobEvent::Changed(_), JobEvent::Changed(_)) => event,
-            // It began and ended while nobody took events: its record tells of it.
+            // The job began and ended before the receiver took an event: its record reports it.
             (JobEvent::Began(_), JobEvent::Ended(_)) if self.held.len() >= EVENTS_MAX => {
                 self.held.remove(at);
                 return;
@@ -96,7 +96,7 @@ mod tests {
         let running: Vec<JobEvent> = (0..EVENTS_MAX as u64).map(|n| JobEvent::Began(of(n, 1))).collect();
         outlet.send(running);
         assert!(!outlet.is_full());
-        // Of one that is known there is one last change and an end, however often it changed.
+        // A known job has one last change and an end, however often it changed.
         for revision in 2..100 {
             outlet.send(vec![JobEvent::Changed(of(0, revision))]);
         }

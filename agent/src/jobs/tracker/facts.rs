@@ -1,4 +1,4 @@
-//! What the file systems tell of a job beside its path: when it was made, whose processes are in it, its CPUs and devices.
+//! Facts about a job from its files, beside its path: creation time, owner of the processes, CPUs and devices.
 
 use std::ffi::CString;
 use std::io;
@@ -10,25 +10,25 @@ use wholegrain_sources::job::JobPlace;
 
 use super::live::DirectoryStamp;
 
-/// The most directories of a job, and the most processes in each, that are asked whose they are.
+/// The most directories of a job, and the most processes in each, that are checked for their owner.
 const DIRS_MAX: usize = 32;
 const PIDS_MAX: usize = 16;
-/// The longest `cpuset.cpus` that is kept, in bytes.
+/// The longest `cpuset.cpus`, in bytes.
 const CPUS_BYTES_MAX: usize = wholegrain_model::job::JOB_CPUS_BYTES_MAX;
-/// Major numbers of the devices that are recorded (Linux: `Documentation/admin-guide/devices.txt`): NVIDIA's, and the kernel's own
-/// for GPUs, of which those from 128 on are for computing.
+/// Major numbers of GPU devices (Linux: `Documentation/admin-guide/devices.txt`): NVIDIA's, and the kernel's own, of which minor numbers from 128 on
+/// are for computing.
 const NVIDIA_MAJOR: u32 = 195;
 const NVIDIA_MINOR_MAX: u32 = 253;
 const DRM_MAJOR: u32 = 226;
 const DRM_RENDER_MIN: u32 = 128;
 
-/// When a directory was made and which it is; `now` where the file system says nothing sensible.
+/// Creation time and inode of a directory; `now` if the file system has no valid time.
 pub fn stamp(path: &Path, now: i64) -> io::Result<DirectoryStamp> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: all-zero is a valid statx.
+    // SAFETY: an all-zero statx is valid.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
     let wanted = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
-    // SAFETY: the name ends with a zero and the structure outlives the call.
+    // SAFETY: the name ends with a zero, and the structure outlives the call.
     let done = unsafe { libc::statx(libc::AT_FDCWD, name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW, wanted, &mut stat) };
     if done != 0 {
         return Err(io::Error::last_os_error());
@@ -40,9 +40,9 @@ pub fn stamp(path: &Path, now: i64) -> io::Result<DirectoryStamp> {
     Ok(DirectoryStamp { created, is_birth, inode: stat.stx_ino })
 }
 
-/// Whether there are processes by these files `cgroup.events`, or in these directories of version 1 and below: the manager may have given
-/// a step's directory to the user, so that the processes are in one that is no step. True where the kernel does not say: in a tree
-/// without such files, where they may not be read, and where there are more directories than are looked at.
+/// Whether there are processes, by these `cgroup.events` files, or in these directories of version 1 and below: the manager may have given a step's
+/// directory to the user, who has moved the processes to one that is no step. True if unknown: without such files, without permission to read them,
+/// or with more directories than are checked.
 pub fn has_processes(events: &[PathBuf], v1: &[PathBuf]) -> bool {
     let mut was_read = false;
     for file in events.iter().take(DIRS_MAX) {
@@ -68,8 +68,8 @@ pub fn has_processes(events: &[PathBuf], v1: &[PathBuf]) -> bool {
     !was_read || !waiting.is_empty()
 }
 
-/// Whose the processes in these directories are: the first user that is neither root nor the manager's `account`, or root where
-/// there is none but root; else the owner of the first directory, where that is neither.
+/// The owner of the processes in these directories: the first user that is neither root nor the manager's `account`, or root if all are root's;
+/// without processes the owner of the first directory, unless that is one of the two.
 pub fn uid(proc: &Path, dirs: &[PathBuf], account: Option<u32>) -> Option<u32> {
     let mut root = None;
     for dir in dirs.iter().take(DIRS_MAX) {
@@ -92,12 +92,12 @@ pub fn uid(proc: &Path, dirs: &[PathBuf], account: Option<u32>) -> Option<u32> {
     owner.or(root)
 }
 
-/// The first number of `Uid:` in `/proc/PID/status` (`proc(5)`): who started the process, whatever its program may do.
+/// The first number of `Uid:` in `/proc/PID/status` (proc(5)): the real user, whatever the program changes.
 fn real_uid(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
-/// The CPUs that a job may use, as the kernel lists them.
+/// The job's CPUs in the kernel's list format.
 pub fn cpus(place: &JobPlace) -> Option<String> {
     let unified = place.v2.iter().map(|dir| dir.join("cpuset.cpus.effective"));
     let v1 = ["cpuset.effective_cpus", "cpuset.cpus.effective", "cpuset.cpus"];
@@ -110,8 +110,8 @@ pub fn cpus(place: &JobPlace) -> Option<String> {
     })
 }
 
-/// GPUs that the device controller of version 1 allows by name. A GPU's number among its kind need not be its device's minor
-/// number, so they are called after their device files.
+/// GPUs that the device controller of version 1 allows. They are named after their device files, because a GPU's index may differ from its minor
+/// number.
 pub fn devices(place: &JobPlace) -> Vec<String> {
     let list = place.v1("devices").and_then(|dir| std::fs::read_to_string(dir.join("devices.list")).ok());
     let mut found: Vec<String> = list.iter().flat_map(|list| list.lines()).filter_map(device).collect();

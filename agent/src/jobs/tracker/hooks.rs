@@ -1,6 +1,6 @@
-//! What prologs and epilogs of the resource manager leave in a directory: one small file of `key=value` lines a job.
+//! Files of the resource manager's prologs and epilogs: one small file of `key=value` lines for each job.
 //!
-//! A hook runs as root and says whose a job is, so only files that root or the agent's own user wrote are believed.
+//! A hook runs as root and names the owner of a job, so that only files written by root or by the agent's user count.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -10,44 +10,45 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::JobRecord;
 
-use super::core::HOOKS_MAX;
 use super::layout::PathOwner;
 
+/// The most hooks that wait for their job's directory, and the most ended jobs that wait for an epilog's hook.
+pub const HOOKS_MAX: usize = 4096;
 /// The largest file, in bytes.
 pub const HOOK_BYTES_MAX: u64 = 16 * 1024;
-/// The longest value that is kept, in characters.
+/// The longest value, in characters.
 const VALUE_CHARS_MAX: usize = 1024;
 /// The most devices of one job.
 const DEVICES_MAX: usize = 256;
-/// A file of a job that never showed itself is removed after this long, in s.
+/// A file without a job is removed after this time, in s.
 const AGE_S_MAX: i64 = 86_400;
 
-/// What a hook wrote of a job.
+/// The contents of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hook {
-    /// The name, as `slurm` or `oar`.
+    /// The resource manager, as `slurm` or `oar`.
     pub manager: String,
     pub job: String,
-    /// The other id of a job that has two.
+    /// A second id of the job.
     pub also: Option<String>,
     pub uid: Option<u32>,
-    /// The same by name.
+    /// The owner's name.
     pub user: Option<String>,
     pub name: Option<String>,
-    /// What it is accounted to.
+    /// The account that is charged.
     pub account: Option<String>,
     /// The partition or queue.
     pub partition: Option<String>,
-    /// All its nodes as the manager writes them.
+    /// All nodes of the job as the manager writes them.
     pub nodes: Option<String>,
-    /// Devices given to it, such as `gpu/0`.
+    /// Devices of the job, such as `gpu/0`.
     pub devices: Vec<String>,
-    /// The epilog wrote it.
+    /// Whether the epilog wrote the file.
     pub ended: bool,
 }
 
 impl Hook {
-    /// Reads a file's text; of a key that stands there twice the last one counts.
+    /// Parses a file; of a repeated key the last value counts.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut hook = Self::default();
         for line in text.lines().filter(|line| !line.is_empty()) {
@@ -74,7 +75,7 @@ impl Hook {
                     hook.devices = devices.take(DEVICES_MAX).map(str::to_owned).collect();
                 }
                 "ended" => hook.ended = true,
-                // A later version's.
+                // A key of a later version.
                 _ => {}
             }
         }
@@ -84,14 +85,14 @@ impl Hook {
         Ok(hook)
     }
 
-    /// Whether it tells of this job, by either of its ids, and of no other user's with the same id.
+    /// Whether it is about this job, by either of its ids, and not about another user's job with the same id.
     pub fn is_of(&self, record: &JobRecord) -> bool {
         self.manager == record.manager
             && (self.job == record.job || self.also.as_ref() == Some(&record.job))
             && self.may_be_of(&PathOwner::of_record(&record.owner))
     }
 
-    /// Whether what it says of the user contradicts what the job's path says. A user's own unit is no job of a hook's.
+    /// Whether its user contradicts the job's path. A user's own unit is not a job of a hook.
     fn may_be_of(&self, owner: &PathOwner) -> bool {
         match owner {
             PathOwner::Unspecified => true,
@@ -101,7 +102,7 @@ impl Hook {
         }
     }
 
-    /// Puts what it says into a record, but for uid and devices; says whether anything changed.
+    /// Completes a record, except for uid and devices. Whether anything has changed.
     pub fn merge_into(&self, record: &mut JobRecord) -> bool {
         let before = record.clone();
         let put = |to: &mut Option<String>, from: &Option<String>| {
@@ -124,7 +125,7 @@ impl Hook {
     }
 }
 
-/// The directory, and which of its files were read.
+/// The directory, and the files that were read.
 pub struct HooksDir {
     dir: PathBuf,
     known: HashMap<String, ReadHook>,
@@ -138,7 +139,7 @@ struct ReadHook {
 }
 
 impl HooksDir {
-    /// One that need not be there yet.
+    /// A directory that may not exist yet.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, known: HashMap::new() }
     }
@@ -151,7 +152,7 @@ impl HooksDir {
         &self.dir
     }
 
-    /// Reads files that are new or have changed. Refusals go to `report`.
+    /// Reads new and changed files. `report` gets refusals.
     pub fn read(&mut self, now_s: i64, report: &mut dyn FnMut(String)) -> Vec<Hook> {
         let mut hooks = Vec::new();
         let entries = match std::fs::metadata(&self.dir).and_then(|meta| Ok((meta, std::fs::read_dir(&self.dir)?))) {
@@ -210,7 +211,7 @@ impl HooksDir {
         self.known.insert(name.to_owned(), ReadHook { inode: meta.ino(), changed, job });
         let hook = parsed?;
         if now_s.saturating_sub(meta.ctime()) > AGE_S_MAX {
-            // One that cannot be removed stays known, so that it is not read again.
+            // A file that cannot be removed stays known, so that it is not read again.
             if std::fs::remove_file(&path).is_ok() {
                 self.known.remove(name);
             }
@@ -218,7 +219,7 @@ impl HooksDir {
         Ok(Some(hook))
     }
 
-    /// The job is over: its file goes.
+    /// Removes the file of an ended job.
     pub fn remove(&mut self, manager: &str, job: &str, also: Option<&str>, report: &mut dyn FnMut(String)) {
         let is_its =
             |known: &ReadHook| known.job.0 == manager && (known.job.1 == job || Some(known.job.1.as_str()) == also);
@@ -226,10 +227,10 @@ impl HooksDir {
             self.known.iter().filter(|(_, known)| is_its(known)).map(|(name, _)| name.clone()).collect();
         for name in names {
             match std::fs::remove_file(self.dir.join(&name)) {
-                // The directory is root's, and the epilog's script removes what is over.
+                // The directory belongs to root, whose epilog script removes old files.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.is_roots() => {}
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    // Known still, so that it is not read again.
+                    // It stays known, so that it is not read again.
                     report(format!(
                         "cannot remove the hooks of jobs that have ended from {}: {error}",
                         self.dir.display()
@@ -242,30 +243,30 @@ impl HooksDir {
 }
 
 fn is_trusted(meta: &std::fs::Metadata) -> bool {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     let own = unsafe { libc::geteuid() };
     (meta.uid() == 0 || meta.uid() == own) && meta.mode() & 0o022 == 0
 }
 
-/// A GPU that a prolog says is a job's.
+/// A GPU that a prolog has assigned to a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuAssignment {
     pub job: String,
     /// The device, such as `gpu/0`.
     pub device: String,
-    /// Whose job it is.
+    /// The owner of the job.
     pub uid: Option<u32>,
 }
 
 impl GpuAssignment {
-    /// Whether a job can be the one that is meant, by its owner and by the uid that is known of it.
+    /// Whether it can be this job, by the owner and the known uid.
     pub fn may_be_of(&self, owner: &PathOwner, uid: Option<u32>) -> bool {
         let same = self.uid.is_none() || uid.is_none() || self.uid == uid;
         same && !matches!(owner, PathOwner::Own(_))
     }
 }
 
-/// Whose GPUs are whose, where a prolog writes `jobid uid` into a file named after each GPU.
+/// Reads assignments of GPUs, where a prolog writes `jobid uid` into a file for each GPU.
 pub fn gpustat(dir: &Path) -> Vec<GpuAssignment> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();

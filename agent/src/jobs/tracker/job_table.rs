@@ -1,4 +1,4 @@
-//! Records of jobs that run or that the server does not have yet: in memory, and in one file where there is a directory.
+//! Records of jobs that run or that the server does not have yet: in memory, and in one file if there is a directory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -7,24 +7,21 @@ use std::time::{Duration, Instant};
 
 use wholegrain_model::JobRecord;
 
-use super::core::{EarlierRecord, RecordUpdate};
-use super::records::{self, RecordDirectory, StoredRecords};
+use super::records::{self, BYTES_MAX, EarlierRecord, RecordDirectory, RecordUpdate, StoredRecords};
 use super::shares::UserShares;
 
-/// The most records, and the most bytes of them as JSON. Of too many those of the user go who has the most, the oldest that have ended first:
-/// a flood of short jobs takes nobody else's records away.
+/// The most records, and the most bytes of them as JSON. Beyond the bound, the user with the most loses the oldest records of ended jobs, so that a
+/// flood of short jobs costs no other user's records.
 pub const RECORDS_MAX: usize = 16_384;
-/// The bound in bytes, as [`RECORDS_MAX`].
-pub const BYTES_MAX: usize = 16 << 20;
-/// Changes are collected for at least this long before they are written …
+/// Changes are collected for at least this time before they are written …
 const PAUSE: Duration = Duration::from_millis(200);
-/// … and so many times as long as the last writing took.
+/// … and for this many times the duration of the last write.
 const PAUSE_FACTOR: u32 = 20;
 
 /// Called on the tracker's thread when a record becomes pending: wakes the sender and returns at once.
 pub type PendingCallback = Arc<dyn Fn() + Send + Sync>;
 
-/// Records of jobs that run, or whose last change the server does not have yet. Bounded; drops are counted.
+/// Records of jobs that run, or whose last change the server does not have. Bounded; dropped records are counted.
 #[derive(Default)]
 pub struct JobTable {
     inner: Mutex<JobTableState>,
@@ -33,7 +30,7 @@ pub struct JobTable {
 
 #[derive(Default)]
 struct JobTableState {
-    /// By the order of their changes.
+    /// Ordered by their changes.
     entries: BTreeMap<u64, Arc<JobEntry>>,
     by_job: HashMap<JobIdentity, u64>,
     shares: UserShares,
@@ -41,9 +38,9 @@ struct JobTableState {
     bytes: usize,
     dropped: u64,
     on_pending: Option<PendingCallback>,
-    /// Something is to be written.
+    /// The file has to be written.
     dirty: bool,
-    /// The file's time is to be moved on.
+    /// The file's time has to be updated.
     touch: bool,
     closed: bool,
 }
@@ -70,8 +67,7 @@ fn identity(record: &JobRecord) -> JobIdentity {
 }
 
 impl JobTable {
-    /// A book, and of what was on disk the jobs that ran when the agent was last there; `is_alive` says of their directories which
-    /// are the same still.
+    /// A table, and the jobs of the file that ran when the agent last wrote it; `is_alive` tells which of their directories still exist.
     pub(super) fn new(
         on_disk: StoredRecords,
         is_alive: impl Fn(&(PathBuf, u64)) -> bool,
@@ -96,13 +92,13 @@ impl JobTable {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a record has changed since the server last had it.
+    /// Whether a record has changed since the server acknowledged it.
     pub fn is_pending(&self) -> bool {
         self.lock().entries.values().any(|entry| entry.is_pending())
     }
 
-    /// At most `max` of those records, the oldest change first. A record stays pending until it is acknowledged: the caller
-    /// keeps in mind which (manager, job, from, revision) it has under way.
+    /// At most `max` of the changed records, the oldest change first. A record stays pending until it is acknowledged: the caller remembers which
+    /// (manager, job, from, revision) are in flight.
     pub fn pending(&self, max: usize) -> Vec<JobRecord> {
         let inner = self.lock();
         let pending: Vec<Arc<JobEntry>> =
@@ -111,7 +107,7 @@ impl JobTable {
         pending.iter().map(|entry| entry.record.clone()).collect()
     }
 
-    /// The server has this revision of this record. One of a job that has ended is forgotten when that was its last.
+    /// The server has this revision of a record. The record of an ended job is removed after its last revision.
     pub fn acknowledged(&self, record: &JobRecord) {
         let mut inner = self.lock();
         let Some(order) = inner.by_job.get(&identity(record)).copied() else { return };
@@ -128,7 +124,7 @@ impl JobTable {
         self.wake.notify_one();
     }
 
-    /// What to call when a record becomes pending. The last one given counts; it is called at once when one is.
+    /// Sets the callback for pending records, and calls it at once if there is one. The last callback counts.
     pub fn on_change(&self, on_pending: PendingCallback) {
         let pending = self.is_pending();
         self.lock().on_pending = Some(on_pending.clone());
@@ -137,23 +133,21 @@ impl JobTable {
         }
     }
 
-    /// How many records were dropped, unacknowledged, because there were too many.
+    /// The number of records that were dropped before they were acknowledged.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// How many records there are.
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was sampled last of a job that has ended, and when. All totals only ever rise, so of two the greater is the later. The
-    /// server may have had the record already: then it gets it once more.
+    /// Completes the totals of an ended job with its last samples. Totals only rise, so that the greater value is the later one. The server may have
+    /// the record already; then it gets it again.
     pub fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
         self.amend(ended, |record| {
             if record.totals_at.is_some_and(|read| read >= at) {
@@ -168,7 +162,7 @@ impl JobTable {
         });
     }
 
-    /// What the counters of a job that has ended came to which are read at intervals only, or why that is not known.
+    /// Adds the final values of counters that are read at intervals only, or the reason why they are missing.
     pub fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
         self.amend(ended, |record| {
             record.totals.extend(totals.iter().map(|(name, value)| (name.clone(), *value)));
@@ -177,7 +171,7 @@ impl JobTable {
         });
     }
 
-    /// Changes the record of a job that has ended; `change` says whether it did.
+    /// Changes the record of an ended job; `change` says whether it did.
     fn amend(&self, ended: &JobRecord, change: impl FnOnce(&mut JobRecord) -> bool) {
         let mut inner = self.lock();
         let there = inner.by_job.get(&identity(ended)).and_then(|order| inner.entries.get(order));
@@ -196,7 +190,7 @@ impl JobTable {
         }
     }
 
-    /// Takes records that have changed.
+    /// Takes changed records.
     pub(super) fn put(&self, written: Vec<RecordUpdate>) {
         if written.is_empty() {
             return;
@@ -204,7 +198,7 @@ impl JobTable {
         let mut inner = self.lock();
         for RecordUpdate { mut record, dirs } in written {
             let there = inner.by_job.get(&identity(&record)).and_then(|order| inner.entries.get(order));
-            // The tracker knows nothing of what was completed here.
+            // The tracker does not know the values that were completed here.
             if let Some(entry) = there.filter(|entry| entry.record.revision >= record.revision) {
                 record.revision = entry.record.revision + 1;
                 if entry.record.totals_at > record.totals_at {
@@ -225,7 +219,7 @@ impl JobTable {
         }
     }
 
-    /// Running jobs as they are now, for the disk; the server gets them with the next change.
+    /// Updates running jobs for the disk; the server gets them with their next change.
     pub(super) fn refresh(&self, running: Vec<RecordUpdate>) {
         let mut inner = self.lock();
         inner.touch = true;
@@ -243,13 +237,13 @@ impl JobTable {
         self.wake.notify_one();
     }
 
-    /// They are still seen: for when the agent is away next, but nothing that is worth a writing.
+    /// They are still running: the time matters for the next start, but needs no write.
     pub(super) fn touch(&self) {
         self.lock().touch = true;
         self.wake.notify_one();
     }
 
-    /// Writes what changes, until the book is closed; for a thread of its own.
+    /// Writes changes until the table is closed; runs on its own thread.
     pub(super) fn write_until_closed(&self, directory: &RecordDirectory) {
         let mut is_reported = false;
         loop {
@@ -291,7 +285,7 @@ impl JobTable {
         }
     }
 
-    /// Lets changes collect; ends early when the book is closed.
+    /// Waits for more changes; ends early when the table is closed.
     fn sleep(&self, pause: Duration) {
         let until = Instant::now() + pause;
         let mut inner = self.lock();
@@ -304,7 +298,7 @@ impl JobTable {
         }
     }
 
-    /// No more changes come.
+    /// No more changes follow.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_all();
@@ -414,7 +408,7 @@ mod tests {
         let last = job_table.pending(9).pop().unwrap();
         assert_eq!((last.revision, last.totals_at, last.tasks_missing.as_deref()), (5, Some(100), Some("it is so")));
         assert_eq!((last.totals["cpu/usage"], last.totals["tasks/io/write_bytes"]), (1.0, 7.0));
-        // One that runs takes nothing over.
+        // A running job adopts nothing.
         job_table.finish(&record(2, None, 1), &totals("tasks/io/write_bytes", 7.0), None);
         assert_eq!(job_table.len(), 1);
     }
@@ -473,7 +467,7 @@ mod tests {
         let count = |uid: u32| job_table.pending(usize::MAX).iter().filter(|record| record.uid == Some(uid)).count();
         assert_eq!((count(1), count(2)), (9, RECORDS_MAX - 9));
         assert_eq!(job_table.dropped(), RECORDS_MAX as u64 + 9);
-        // As to bytes, running jobs count too: a few long records of one user's take none of another's away.
+        // Running jobs count in the bound of bytes too: long records of one user do not displace those of others.
         let job_table = JobTable::default();
         (0..9).for_each(|job| put(&job_table, of(1, record(job, Some(9), 1))));
         let name = Some("x".repeat(BYTES_MAX / 8));
@@ -487,7 +481,7 @@ mod tests {
             .collect();
         assert_eq!(all.iter().filter(|(uid, _)| *uid == 1).count(), 9);
         assert_eq!(all.iter().filter(|(_, runs)| *runs).count(), 4, "of the other those that run stay");
-        // Who is acknowledged has no share any more.
+        // Acknowledged records do not count.
         job_table
             .pending(usize::MAX)
             .iter()

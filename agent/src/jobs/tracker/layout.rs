@@ -1,9 +1,9 @@
-//! Which directory is a job: from a path below a hierarchy's root to manager, id, owner and step, and to who must own each
-//! directory on that path. No I/O.
+//! Finds jobs in the paths of directories: manager, id, owner and step, and the allowed owner of each directory on the path. No I/O.
 //!
-//! Where each resource manager puts its jobs was read in its own sources; `layout/verdicts.txt` has examples, real and forged.
-//! Every layout begins at the hierarchy's root: users can make directories of any name below their own systemd manager.
+//! The layouts were read in the sources of the resource managers; `layout/verdicts.txt` has real and forged examples. Every layout begins at the
+//! hierarchy's root, because users can create directories of any name below their own systemd manager.
 
+mod path;
 mod pattern;
 #[cfg(test)]
 mod tests;
@@ -11,159 +11,38 @@ mod tests;
 mod verdicts;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-pub use pattern::JobPathPattern;
+pub use path::{CgroupVersion, DirectoryRole, JobPath, PathOwner, level_of};
+pub use pattern::{JobPathPattern, RawPattern};
 
-use wholegrain_model::job::JOB_ID_BYTES_MAX;
-use wholegrain_model::name::{LEVEL_BYTES_MAX, sanitize_level};
 use wholegrain_model::pattern::glob;
 
-use super::TrackerConfig;
+use self::path::{decimal, is_digits, is_number, user_of, user_service, usual, usual_owner};
+use super::config::TrackerConfig;
 use super::trust::{AllowedOwner, AllowedOwners};
 
-/// The most levels of a path that is looked at: deeper directories are never looked for.
+/// The deepest path of a job, in levels; deeper directories are not visited.
 pub const DEPTH_MAX: usize = 16;
 
-/// The version of a hierarchy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CgroupVersion {
-    /// One of several, with its own controllers.
-    V1,
-    V2,
-}
-
-/// What a directory is to the tracker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DirectoryRole {
-    /// No job, and none below.
-    Nothing,
-    /// No job nor step itself, but some can be below where the owners are as one of these asks for.
-    Above(Vec<AllowedOwners>),
-    /// A job, or a step of one, where the owners are as it asks for.
-    Job(JobPath),
-}
-
-/// Who the path says that a job is of.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum PathOwner {
-    /// It does not say. The id is the manager's, which gives it to one job at a time.
-    #[default]
-    Unspecified,
-    /// The manager wrote a uid into the path.
-    Uid(u32),
-    /// The manager wrote a name into the path.
-    Name(String),
-    /// The directory lies below this user's own systemd manager, and its name, the job's id, is of the user's own choice.
-    Own(u32),
-}
-
-impl PathOwner {
-    /// Whether directories of these two owners can be of one job, if manager and id are the same.
-    pub fn may_be(&self, other: &PathOwner) -> bool {
-        let own = |owner: &PathOwner| matches!(owner, PathOwner::Own(_));
-        self == other
-            || (*self == PathOwner::Unspecified && !own(other))
-            || (*other == PathOwner::Unspecified && !own(self))
-    }
-
-    /// The uid that it says.
-    pub fn uid(&self) -> Option<u32> {
-        match self {
-            PathOwner::Uid(uid) | PathOwner::Own(uid) => Some(*uid),
-            PathOwner::Unspecified | PathOwner::Name(_) => None,
-        }
-    }
-
-    pub fn of_record(text: &str) -> Self {
-        match text.split_once(':') {
-            Some(("uid", uid)) => uid.parse().map_or(PathOwner::Unspecified, PathOwner::Uid),
-            Some(("own", uid)) => uid.parse().map_or(PathOwner::Unspecified, PathOwner::Own),
-            Some(("user", name)) => PathOwner::Name(name.to_owned()),
-            _ => PathOwner::Unspecified,
-        }
-    }
-}
-
-/// As records have it.
-impl fmt::Display for PathOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PathOwner::Unspecified => Ok(()),
-            PathOwner::Uid(uid) => write!(f, "uid:{uid}"),
-            PathOwner::Name(name) => write!(f, "user:{name}"),
-            PathOwner::Own(uid) => write!(f, "own:{uid}"),
-        }
-    }
-}
-
-/// A job or a step, as its path shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct JobPath {
-    /// What the records call the manager.
-    pub manager: String,
-    /// Which daemon of the manager, where several on one node have jobs: Slurm's node name, Flux's rank; often empty.
-    pub instance: String,
-    /// The id as the manager writes it, at most [`JOB_ID_BYTES_MAX`] bytes.
-    pub job: String,
-    /// What the level of its sensors' names is.
-    pub level: String,
-    /// Who the path says it is of.
-    pub owner: PathOwner,
-    /// Whose processes they are, where the layout says so.
-    pub uid: Option<u32>,
-    /// The same by name.
-    pub user: Option<String>,
-    /// The account of the manager's own daemons, whose processes in the job do not say whose the job is.
-    pub account: Option<u32>,
-    /// Who must own the directories on the path.
-    pub owners: AllowedOwners,
-    /// The path of the step below the job, such as `step_0/task_1`; empty for the job itself.
-    pub step: String,
-    /// Whether steps can be below.
-    pub deeper: bool,
-}
-
-impl JobPath {
-    fn new(manager: &str, instance: &str, job: &str, owners: AllowedOwners) -> Self {
-        let job = fit_id(job);
-        let level = level_of(&job);
-        Self { manager: manager.to_owned(), instance: instance.to_owned(), job, level, owners, ..Self::default() }
-    }
-
-    /// What the path says of the owner. A level of a user's own choice never is another's: it ends with the uid.
-    fn of(mut self, owner: PathOwner) -> Self {
-        if let PathOwner::Own(uid) = owner {
-            self.level = level_for(&self.level, &format!("-u{uid}"));
-        }
-        self.uid = owner.uid();
-        if let PathOwner::Name(name) = &owner {
-            self.user = Some(name.clone());
-        }
-        self.owner = owner;
-        self
-    }
-}
-
-/// What differs between sites, resolved.
+/// The settings that differ between sites, resolved.
 struct SiteLayout {
     flux: Option<u32>,
     oar: Option<u32>,
     pbs: Vec<String>,
-    /// Paths of the slices that Slurm's scopes are in.
+    /// Paths of the slices of Slurm's scopes.
     slices: Vec<Vec<String>>,
     nodes: Vec<String>,
     units: Vec<String>,
 }
 
-/// A resource manager whose layout is known.
+/// A resource manager with a known layout.
 pub struct ResourceManager {
     /// Its name in the configuration and in records.
     pub name: &'static str,
     spot: fn(&[&str], CgroupVersion, &SiteLayout) -> DirectoryRole,
 }
 
-/// All of them, in the order in which they are asked.
+/// All of them, in the order in which they are tried.
 pub const MANAGERS: &[ResourceManager] = &[
     ResourceManager { name: "slurm", spot: slurm },
     ResourceManager { name: "oar", spot: oar },
@@ -180,7 +59,7 @@ pub struct Layouts {
 }
 
 impl Layouts {
-    /// Those that a checked configuration asks for; `accounts` are the uids of [`TrackerConfig::accounts`] that there are.
+    /// The layouts of a checked configuration; `accounts` are the known uids of [`TrackerConfig::accounts`].
     pub fn new(config: &TrackerConfig, accounts: &BTreeMap<String, u32>) -> Self {
         let account = |name: &str| accounts.get(name).copied();
         let compile = |raw| Some((JobPathPattern::new(raw).ok()?, raw.owner.as_deref().and_then(account)));
@@ -201,7 +80,7 @@ impl Layouts {
         }
     }
 
-    /// What the directory at `path` (without a leading slash) is. The configuration's patterns come first.
+    /// The role of the directory at `path` (without a leading slash). The configuration's patterns come first.
     pub fn spot(&self, version: CgroupVersion, path: &str) -> DirectoryRole {
         let levels: Vec<&str> = path.split('/').collect();
         if levels.len() > DEPTH_MAX || levels.iter().any(|level| level.is_empty()) {
@@ -227,7 +106,7 @@ impl Layouts {
     }
 }
 
-/// The path of a slice, whose name has the names of those above it: `a-b.slice` lies in `a.slice`. Of the root slice it is empty.
+/// The path of a slice, whose name contains the names of its parents: `a-b.slice` is in `a.slice`. The root slice has an empty path.
 fn slice_path(slice: &str) -> Vec<String> {
     let name = slice.strip_suffix(".slice").unwrap_or(slice);
     if name.is_empty() || name == "-" {
@@ -237,12 +116,12 @@ fn slice_path(slice: &str) -> Vec<String> {
     ends.map(|end| format!("{}.slice", &name[..end])).collect()
 }
 
-/// What no user but root may have made.
+/// Only root may own each directory.
 fn roots(levels: &[&str]) -> AllowedOwners {
     vec![AllowedOwner::Root; levels.len()]
 }
 
-/// The same but for the last directory, which root has made and may have given to somebody.
+/// Only root may own each directory except the last one, which root may have given to a user.
 fn given(levels: &[&str]) -> AllowedOwners {
     let mut owners = roots(levels);
     if let Some(last) = owners.last_mut() {
@@ -255,85 +134,6 @@ fn above(owners: AllowedOwners) -> DirectoryRole {
     DirectoryRole::Above(vec![owners])
 }
 
-/// The user whose slice a path leads through, and whether into what that user's own systemd manager has made.
-fn user_of(levels: &[&str]) -> Option<(u32, bool)> {
-    let ["user.slice", slice, below @ ..] = levels else { return None };
-    let uid = decimal(slice.strip_prefix("user-")?.strip_suffix(".slice")?)?;
-    let own = matches!(below, [service, _, ..] if user_service(service) == Some(uid));
-    Some((uid, own))
-}
-
-/// Who may own the directories on any path: root, an account beside it, and below `user.slice/user-U.slice/user@U.service` U.
-fn usual(levels: &[&str], account: Option<u32>) -> AllowedOwners {
-    let mut owners = vec![account.map_or(AllowedOwner::Root, AllowedOwner::Or); levels.len()];
-    if let Some((uid, _)) = user_of(levels)
-        && levels.get(2).is_some_and(|service| user_service(service) == Some(uid))
-    {
-        owners[..2].fill(AllowedOwner::Root);
-        owners[2..].fill(AllowedOwner::Or(uid));
-    }
-    owners
-}
-
-/// Whom a path is of by itself.
-fn usual_owner(levels: &[&str]) -> PathOwner {
-    match user_of(levels) {
-        Some((uid, true)) => PathOwner::Own(uid),
-        Some((uid, false)) => PathOwner::Uid(uid),
-        None => PathOwner::Unspecified,
-    }
-}
-
-/// An id of any length, cut to what a record takes; a hash keeps cut ids distinct.
-fn fit_id(id: &str) -> String {
-    if id.len() <= JOB_ID_BYTES_MAX {
-        return id.to_owned();
-    }
-    format!("{}-{:08x}", cut(id, JOB_ID_BYTES_MAX - 9), hash(id))
-}
-
-/// The level for an id: the id itself where that can stand in a name, else made fit and with a hash after it, so that two ids
-/// that differ only in characters which a name cannot have do not meet, on any node and at any time.
-pub fn level_of(id: &str) -> String {
-    let level = sanitize_level(id);
-    if level == id {
-        return level;
-    }
-    format!("{}-{:08x}", cut(&level, LEVEL_BYTES_MAX - 9), hash(id))
-}
-
-/// A level with something after it, which stays whole.
-fn level_for(level: &str, after: &str) -> String {
-    let room = LEVEL_BYTES_MAX - after.len();
-    match level.len() <= room {
-        true => format!("{level}{after}"),
-        false => format!("{}-{:08x}{after}", cut(level, room - 9), hash(level)),
-    }
-}
-
-fn cut(text: &str, bytes_max: usize) -> &str {
-    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or(0)]
-}
-
-/// FNV-1a, 32 bits: the same on every node and in every version.
-fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
-/// A plain decimal number, without a sign and leading zeros.
-fn is_number(text: &str) -> bool {
-    is_digits(text) && text.len() <= 20 && (text == "0" || !text.starts_with('0'))
-}
-
-fn is_digits(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn decimal(text: &str) -> Option<u32> {
-    is_number(text).then(|| text.parse().ok())?
-}
-
 fn slurm(levels: &[&str], version: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     match version {
         CgroupVersion::V1 => slurm_v1(levels, site),
@@ -341,12 +141,12 @@ fn slurm(levels: &[&str], version: CgroupVersion, site: &SiteLayout) -> Director
     }
 }
 
-/// Whether a node's name, which is empty where there is one daemon, is one of Slurm's here.
+/// Whether a node name is one of Slurm's on this node; it is empty if there is only one daemon.
 fn is_node(name: &str, site: &SiteLayout) -> bool {
     site.nodes.iter().any(|node| glob(node, name))
 }
 
-/// `slurm[_<node>]/uid_<uid>/job_<id>/step_*/task_*`. Up to 22.05 a step's directory is the user's: nothing below is a task then.
+/// `slurm[_<node>]/uid_<uid>/job_<id>/step_*/task_*`. Until 22.05 the step's directory belongs to the user: then nothing below it is a task.
 fn slurm_v1(levels: &[&str], site: &SiteLayout) -> DirectoryRole {
     let instance = match levels[0].strip_prefix("slurm") {
         Some("") => "",
@@ -368,7 +168,7 @@ fn slurm_v1(levels: &[&str], site: &SiteLayout) -> DirectoryRole {
     DirectoryRole::Job(JobPath { step, deeper, ..JobPath::new("slurm", instance, id, owners).of(PathOwner::Uid(uid)) })
 }
 
-/// `<slice>/[<node>_]slurmstepd.scope/{job_<id>,<SLUID>}/step_*/{slurm,user}/task_*`. In 22.05 a task's directory is the user's.
+/// `<slice>/[<node>_]slurmstepd.scope/{job_<id>,<SLUID>}/step_*/{slurm,user}/task_*`. In 22.05 the task's directory belongs to the user.
 fn slurm_v2(whole: &[&str], site: &SiteLayout) -> DirectoryRole {
     let mut is_above = false;
     for slice in &site.slices {
@@ -417,13 +217,13 @@ fn is_sluid(name: &str) -> bool {
     })
 }
 
-/// OAR 2, `oar/<user>_<id>`, whose directories are its account's; OAR 3, in the unified hierarchy,
+/// OAR 2, `oar/<user>_<id>`, whose directories belong to its account; OAR 3, in the unified hierarchy,
 /// `oar.slice/oar-u<uid>.slice/oar-u<uid>-j<id>.slice/[…-t<T>.slice/]…-p<P>.scope`.
 fn oar(levels: &[&str], version: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     match (version, levels) {
         (CgroupVersion::V1, ["oar"]) => above(usual(levels, site.oar)),
         (CgroupVersion::V1, ["oar", name]) => {
-            // The user's own name may have a `_`.
+            // The user's name may contain a `_`.
             match name.rsplit_once('_') {
                 Some((user, id)) if !user.is_empty() && is_number(id) => {
                     let owners = usual(levels, site.oar);
@@ -452,7 +252,7 @@ fn oar_3(whole: &[&str], user: &str, below: &[&str]) -> Option<DirectoryRole> {
     }
     let mut found = JobPath { deeper: true, ..JobPath::new("oar", "", id, roots(whole)).of(PathOwner::Uid(uid)) };
     if let Some(last) = steps.last() {
-        // Names repeat what is above them: `oar-u1000-j42-t3-p1.scope`.
+        // Names repeat those of their parents: `oar-u1000-j42-t3-p1.scope`.
         let own = last.strip_prefix(&format!("oar-u{uid}-j{id}-"))?;
         let (own, deeper) = match own.strip_suffix(".slice") {
             Some(own) => (own, true),
@@ -490,7 +290,7 @@ fn pbs(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     DirectoryRole::Nothing
 }
 
-/// systemd's escapes in a unit's name: `\x2d` for `-`. A `-` that stands for itself is a slice of another name.
+/// Decodes systemd's escapes in the name of a unit: `\x2d` is `-`. A plain `-` means a slice of another name.
 fn unescape(text: &str) -> Option<String> {
     let mut parts = text.split("\\x");
     let mut plain = parts.next()?.as_bytes().to_vec();
@@ -502,13 +302,8 @@ fn unescape(text: &str) -> Option<String> {
     if text.contains('-') { None } else { String::from_utf8(plain).ok() }
 }
 
-/// The uid in `user@<uid>.service`.
-fn user_service(level: &str) -> Option<u32> {
-    decimal(level.strip_prefix("user@")?.strip_suffix(".service")?)
-}
-
-/// `user.slice/user-F.slice/user@F.service/[app.slice/]{imp-,}shell-<rank>-<id>.service` of the account F that Flux runs as, and
-/// of no other user. The shell of a job of another user is started by the IMP, so that only without it the job is F's own.
+/// `user.slice/user-F.slice/user@F.service/[app.slice/]{imp-,}shell-<rank>-<id>.service` of the account F that runs Flux, and of no other user. The
+/// IMP starts the shell of another user's job, so that without it the job is F's own.
 fn flux(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     let Some(uid) = site.flux else { return DirectoryRole::Nothing };
     let (slice, service) = (format!("user-{uid}.slice"), format!("user@{uid}.service"));
@@ -534,13 +329,13 @@ fn flux_unit(levels: &[&str], unit: &str, uid: u32) -> Option<JobPath> {
     if !is_number(rank) {
         return None;
     }
-    // A unit's name is ASCII; everywhere else Flux writes the letter with a hook. The level keeps what can be typed.
+    // A unit's name is ASCII; elsewhere Flux writes the letter `ƒ`. The level keeps the form that can be typed.
     let found = JobPath::new("flux", rank, &format!("\u{192}{digits}"), usual(levels, None));
     let account = (!own).then_some(uid);
     Some(JobPath { uid: own.then_some(uid), level: plain.to_owned(), account, ..found })
 }
 
-/// Units by name, in any slice and below any user's own manager, where they are that user's.
+/// Units by name, in any slice and below any user's own manager, where they belong to that user.
 fn systemd(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     let owner = usual_owner(levels);
     for (index, level) in levels.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One running job: its directories, its steps, its record. No I/O and no clock.
+//! A running job: its directories, its steps, its record. No I/O and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use wholegrain_sources::job::JobPlace;
 use super::hooks::Hook;
 use super::layout::{JobPath, PathOwner};
 
-/// The highest number of a CPU that is believed.
+/// The highest valid CPU number.
 const CPU_MAX: u32 = 65_535;
 
-/// A directory: the number of its hierarchy, and its path below the hierarchy's root.
+/// A directory: the number of its hierarchy, and the path below the hierarchy's root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirId {
     pub hierarchy: usize,
@@ -22,18 +22,17 @@ pub struct DirId {
 }
 
 impl DirId {
-    /// The directory `path` of a hierarchy.
     pub fn new(hierarchy: usize, path: &str) -> Self {
         Self { hierarchy, path: path.into() }
     }
 
-    /// A directory right below this one.
+    /// A direct child.
     pub fn child(&self, name: &str) -> Self {
         let path = if self.path.is_empty() { name.into() } else { format!("{}/{name}", self.path).into() };
         Self { hierarchy: self.hierarchy, path }
     }
 
-    /// Whether this is `other` or lies below it.
+    /// Whether this is `other` or below it.
     pub fn is_within(&self, other: &DirId) -> bool {
         self.hierarchy == other.hierarchy
             && (other.path.is_empty()
@@ -41,19 +40,18 @@ impl DirId {
     }
 }
 
-/// What tells a running job from all others.
+/// Identifies a running job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct JobKey {
     pub manager: Arc<str>,
-    /// Which of the manager's daemons.
+    /// The manager's daemon.
     pub instance: Arc<str>,
     pub job: Arc<str>,
-    /// Who the path of the first directory that was seen of it says it is of.
+    /// The owner that the path of the job's first directory names.
     pub owner: PathOwner,
 }
 
 impl JobKey {
-    /// Of what a path shows.
     pub fn of(found: &JobPath) -> Self {
         Self {
             manager: found.manager.as_str().into(),
@@ -64,26 +62,26 @@ impl JobKey {
     }
 }
 
-/// What the file system says of a directory.
+/// The identity of a directory in the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectoryStamp {
-    /// When it was made, ns since the Unix epoch, as well as that is known.
+    /// The creation time, ns since the Unix epoch, as far as it is known.
     pub created: i64,
-    /// Whether that is its real creation, and not only a time of which it is known to be there.
+    /// Whether that is the real creation time, or only a time at which the directory existed.
     pub is_birth: bool,
-    /// Its inode's number: of a cgroup the kernel gives no second one the same. 0 for one that was gone before it was looked at.
+    /// The inode: the kernel gives no two cgroups the same. 0 if it was removed before it was read.
     pub inode: u64,
 }
 
 impl DirectoryStamp {
-    /// Whether it is another directory's.
+    /// Whether it differs from another directory's.
     pub fn is_other(&self, other: &DirectoryStamp) -> bool {
         let known = self.inode != 0 && other.inode != 0;
         known && self.inode != other.inode || (self.is_birth && other.is_birth && self.created != other.created)
     }
 }
 
-/// The directories of a job or a step that are there now.
+/// The existing directories of a job or a step.
 #[derive(Debug, Default)]
 pub struct JobDirectories {
     here: BTreeMap<DirId, (DirectoryStamp, bool)>,
@@ -91,7 +89,7 @@ pub struct JobDirectories {
 }
 
 impl JobDirectories {
-    /// Takes one; `accounts` where its hierarchy accounts what is used. False when it was known.
+    /// Adds a directory; `accounts` if its hierarchy accounts resources. `false` if it was known.
     pub fn add(&mut self, dir: DirId, stamp: DirectoryStamp, accounts: bool) -> bool {
         self.accounted |= accounts;
         if stamp.inode == 0 && self.here.contains_key(&dir) {
@@ -100,35 +98,34 @@ impl JobDirectories {
         self.here.insert(dir, (stamp, accounts)).is_none()
     }
 
-    /// Forgets those within `dir`; says whether there were some.
+    /// Removes those within `dir`. Whether there were any.
     pub fn remove_within(&mut self, dir: &DirId) -> bool {
         let gone: Vec<DirId> = self.here.keys().filter(|here| here.is_within(dir)).cloned().collect();
         gone.iter().for_each(|dir| _ = self.here.remove(dir));
         !gone.is_empty()
     }
 
-    /// Whether a directory that is known is another one now, with the same path.
+    /// Whether another directory with the same path has replaced a known one.
     pub fn is_other(&self, dir: &DirId, stamp: DirectoryStamp) -> bool {
         self.here.get(dir).is_some_and(|(known, _)| known.is_other(&stamp))
     }
 
-    /// It ends with the last directory that accounts; where there never was one, with the last of all. A freezer that stays
-    /// behind keeps no job running.
+    /// The job ends with its last accounting directory, or if there was none, with the last of all: a remaining freezer does not keep a job running.
     pub fn is_over(&self) -> bool {
         if self.accounted { !self.here.values().any(|(_, accounts)| *accounts) } else { self.here.is_empty() }
     }
 
-    /// Those that account for something.
+    /// The accounting directories.
     pub fn accounting(&self) -> impl Iterator<Item = &DirId> {
         self.here.iter().filter(|(_, (_, accounts))| *accounts).map(|(dir, _)| dir)
     }
 
-    /// Those that do not.
+    /// The other directories.
     pub fn not_accounting(&self) -> impl Iterator<Item = (&DirId, DirectoryStamp)> {
         self.here.iter().filter(|(_, (_, accounts))| !accounts).map(|(dir, (stamp, _))| (dir, *stamp))
     }
 
-    /// Those that are there.
+    /// All directories.
     pub fn iter(&self) -> impl Iterator<Item = (&DirId, DirectoryStamp)> {
         self.here.iter().map(|(dir, (stamp, _))| (dir, *stamp))
     }
@@ -136,35 +133,34 @@ impl JobDirectories {
 
 #[derive(Debug, Default)]
 struct StepDirectories {
-    /// In the record; `None` when that has too many.
+    /// The index in the record; `None` if the record has too many.
     index: Option<usize>,
     dirs: JobDirectories,
 }
 
-/// How the uid became known; a better way takes the place of a worse one.
+/// The origin of the uid; a better one replaces a worse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum UidSource {
     #[default]
     Nothing,
-    /// The processes all are root's.
+    /// All processes are root's.
     RootOnly,
-    /// From the owner of its processes or of its directory.
+    /// From the owner of its processes or its directory.
     Processes,
     Hook,
     /// From the directory's path.
     Path,
 }
 
-/// What was found out about a running job by looking.
+/// Facts about a running job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobFacts {
-    /// Whose processes they are.
+    /// The owner of its processes.
     pub uid: Option<u32>,
-    /// Its CPUs as the kernel lists them.
+    /// Its CPUs in the kernel's list format.
     pub cpus: Option<String>,
-    /// Devices, where they can be seen.
+    /// Its devices, if they can be read.
     pub devices: Vec<String>,
-    /// Whether it has processes.
     pub has_processes: bool,
 }
 
@@ -180,13 +176,13 @@ pub struct LiveJob {
     pub has_processes: bool,
     /// Whether an event was sent for it.
     pub is_announced: bool,
-    /// When it was first seen, by the clock that never jumps, ns.
+    /// When it was found, by the clock that is never stepped, ns.
     pub seen_mono: u64,
-    /// Whether `record.from` is fixed.
+    /// Whether `record.from` is final.
     pub from_fixed: bool,
-    /// How the uid is known.
+    /// The origin of the uid.
     pub uid_from: UidSource,
-    /// Who its directories' paths say it is of.
+    /// The owner that its directories' paths name.
     pub owner: PathOwner,
     /// The account of the manager's own daemons.
     pub account: Option<u32>,
@@ -217,7 +213,7 @@ impl LiveJob {
         live
     }
 
-    /// Sets the uid if this way of knowing is better than the one before; says whether anything changed.
+    /// Sets the uid if its origin is better than the present one's. Whether anything has changed.
     pub fn set_uid(&mut self, uid: u32, from: UidSource) -> bool {
         if from < self.uid_from || (from == self.uid_from && from != UidSource::Hook) {
             return false;
@@ -234,7 +230,7 @@ impl LiveJob {
         true
     }
 
-    /// Takes what a directory's path says of its owner.
+    /// Applies the owner that a directory's path names.
     pub fn owned(&mut self, found: &JobPath) {
         if self.owner == PathOwner::Unspecified {
             self.owner = found.owner.clone();
@@ -252,12 +248,12 @@ impl LiveJob {
         }
     }
 
-    /// Takes what a look found; says whether anything changed.
+    /// Applies facts. Whether anything has changed.
     pub fn learn(&mut self, facts: JobFacts, mono: u64) -> bool {
         let mut changed = facts.has_processes && !self.has_processes;
         self.has_processes |= facts.has_processes;
         if let Some(uid) = facts.uid {
-            // A manager's own daemon comes before the job's processes, as root: root's job it is only when it stays so.
+            // A manager's daemon precedes the job's processes and runs as root: the job is root's only if that remains so.
             let is_old = mono.saturating_sub(self.seen_mono) >= 1_000_000_000;
             if uid != 0 {
                 changed |= self.set_uid(uid, UidSource::Processes);
@@ -285,7 +281,7 @@ impl LiveJob {
         changed
     }
 
-    /// Takes what a hook wrote; says whether anything changed.
+    /// Applies a hook. Whether anything has changed.
     pub fn merge(&mut self, hook: &Hook) -> bool {
         let mut changed = hook.uid.is_some_and(|uid| self.set_uid(uid, UidSource::Hook));
         changed |= hook.merge_into(&mut self.record);
@@ -296,13 +292,13 @@ impl LiveJob {
         changed
     }
 
-    /// A step's directory; says whether the record changed.
+    /// Adds a directory of a step. Whether the record has changed.
     pub fn step_made(&mut self, name: &str, dir: DirId, stamp: DirectoryStamp, accounts: bool) -> bool {
         let mut changed = false;
         let record = &mut self.record;
         let step = self.steps.entry(name.to_owned()).or_insert_with(|| {
             changed = true;
-            // One that was running when the agent was last here goes on.
+            // A step that ran when the agent last did continues.
             if let Some(index) = record.steps.iter().position(|step| step.name == name && step.to.is_none()) {
                 return StepDirectories { index: Some(index), dirs: JobDirectories::default() };
             }
@@ -317,7 +313,7 @@ impl LiveJob {
         changed
     }
 
-    /// Steps lose the directories within `dir`; says whether the record changed.
+    /// Removes the directories within `dir` from the steps. Whether the record has changed.
     pub fn steps_gone(&mut self, dir: &DirId, now: i64) -> bool {
         let mut changed = false;
         let steps = &mut self.record.steps;
@@ -335,7 +331,7 @@ impl LiveJob {
         changed
     }
 
-    /// Steps that the record has as running and that are not: they ended while nobody looked, last seen at `seen`.
+    /// Ends steps that run only in the record: they ended while the agent did not run, after `seen`.
     pub fn close_lost_steps(&mut self, seen: i64) -> bool {
         let mut changed = false;
         for (index, step) in self.record.steps.iter_mut().enumerate() {
@@ -354,8 +350,8 @@ impl LiveJob {
     }
 }
 
-/// Takes new totals to old ones. They only ever rise: one that is less than before comes of another file, which has counted from a later
-/// moment, as when a controller's directory is gone and the unified hierarchy still tells the same.
+/// Adds new totals to old ones. Totals only rise: a lower value comes from another file that began to count later, for example because a controller's
+/// directory was removed and the unified hierarchy has the same value.
 pub fn add_totals(totals: &mut BTreeMap<String, f64>, new: &TotalsByMetric) {
     for (name, value) in new {
         match totals.get_mut(*name) {
@@ -365,7 +361,7 @@ pub fn add_totals(totals: &mut BTreeMap<String, f64>, new: &TotalsByMetric) {
     }
 }
 
-/// CPUs of a list as the kernel writes it, such as `0-3,8`; `None` when it is none.
+/// Parses the kernel's list format, such as `0-3,8`; `None` if it is invalid.
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in text.split(',').filter(|_| !text.is_empty()) {

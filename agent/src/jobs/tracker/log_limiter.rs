@@ -1,11 +1,11 @@
-//! Limits the log: each line once, and what continues at most so often.
+//! Limits log lines: each line once, and lasting conditions at most every 10 min.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// The most different lines that are logged.
 const REPORTED_MAX: usize = 256;
-/// How often a condition that continues is logged again: 10 min.
+/// How often a lasting condition is logged: 10 min.
 const AGAIN: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Whether this is new; from then on it is not.
+    /// Whether the line is new. Afterwards it is not.
     pub fn is_new(&mut self, line: String) -> bool {
         self.lines.len() < REPORTED_MAX && self.lines.insert(line)
     }
@@ -26,7 +26,7 @@ impl LogLimiter {
         }
     }
 
-    /// Warns about `what` unless that was done within the last ten minutes.
+    /// Warns about `what` unless that was done within 10 min.
     pub fn seldom(&mut self, what: &str, line: impl FnOnce() -> String) {
         let now = Instant::now();
         if self.last.get(what).is_some_and(|last| now.saturating_duration_since(*last) < AGAIN) {

@@ -1,12 +1,13 @@
 //! Finds jobs in the cgroup tree, and keeps their records until the server has them.
 //!
-//! - In: directories that come and go (inotify, and a rescan that repairs what inotify lost), hooks of the resource manager.
+//! - In: created and removed directories (inotify, and a rescan that finds missed ones), hooks of the resource manager.
 //! - Out: [`JobEvent`]s for the manager's thread; records.
 //! - Never: a wait of the manager's thread or of a job.
 
 mod config;
 mod core;
 mod event_sender;
+mod events;
 mod facts;
 mod hooks;
 mod job_table;
@@ -25,21 +26,21 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use wholegrain_model::JobRecord;
 use wholegrain_sources::Roots;
-use wholegrain_sources::job::JobPlace;
 
 pub use config::{
-    RawPattern, RawTracker, TrackerConfig, default_gpustat, default_hierarchies, default_hooks, default_managers,
+    RawTracker, TrackerConfig, default_gpustat, default_hierarchies, default_hooks, default_managers,
     default_pbs_prefixes, default_slurm_slices, default_units,
 };
+pub use events::{Job, JobEvent, NodeFacts};
 pub use job_table::{JobTable, PendingCallback};
+pub use layout::RawPattern;
+pub use run::TrackerCounts;
 
 use self::core::TrackerCore;
 use event_sender::EventSender;
@@ -49,49 +50,10 @@ use run::{TrackerCommands, TrackerParts, TrackerThread};
 use user_names::UserNames;
 
 use crate::engine::clock;
-use crate::state::lock;
+use crate::sync::lock;
 use crate::waker::Waker;
 
-/// A job that runs here or has just ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Job {
-    /// What is known of it.
-    pub record: JobRecord,
-    pub place: JobPlace,
-    /// Whether it has had a process: a directory alone is not worth reading yet. True where the kernel does not say.
-    pub has_processes: bool,
-}
-
-/// A change of a job. `record.level` identifies it: no other running job has the same.
-#[derive(Debug, Clone, PartialEq)]
-pub enum JobEvent {
-    /// It began, or was found running when the agent started.
-    Began(Arc<Job>),
-    /// Its record or its place changed.
-    Changed(Arc<Job>),
-    /// It ended; the record has `to` and the last totals.
-    Ended(Arc<Job>),
-}
-
-/// Who the agent is, for its records.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeFacts {
-    pub name: String,
-    /// What its sensors' names are below.
-    pub prefix: String,
-}
-
-/// What the tracker counts, for whoever asks.
-#[derive(Debug, Default)]
-pub struct TrackerCounts {
-    pub watches: AtomicU64,
-    /// Directories of jobs that are passed over now, as there are as many jobs as the bounds allow.
-    pub jobs_passed_over: AtomicU64,
-    /// Directories that are not looked into or not all of whose directories are looked at, as their users have too many.
-    pub directories_passed_over: AtomicU64,
-}
-
-/// The thread that looks for jobs, and the one that writes their records.
+/// The thread that finds jobs, and the one that writes their records.
 pub struct Tracker {
     counts: Arc<TrackerCounts>,
     orders: Arc<Mutex<TrackerCommands>>,
@@ -102,8 +64,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Starts it: events come out of the receiver, and `waker` rings when one waits there. Records that outlived the last agent
-    /// are read from `dir`, if there is one.
+    /// Starts the threads. Events come out of the receiver, and `waker` is woken for each. Records of earlier runs are read from `dir`.
     pub fn start(
         config: &TrackerConfig,
         dir: Option<&Path>,
@@ -125,7 +86,7 @@ impl Tracker {
         let on_disk = on_disk.unwrap_or_default();
         let seen = on_disk.seen;
         let (job_table, kept) = JobTable::new(on_disk, |(path, inode)| {
-            // A file system that gives an inode's number away again tells when the directory was made.
+            // If the file system uses an inode number again, the creation time tells the directories apart.
             let stamp = facts::stamp(path, i64::MAX);
             stamp.is_ok_and(|stamp| stamp.inode == *inode && !(stamp.is_birth && stamp.created > seen))
         });
@@ -170,13 +131,13 @@ impl Tracker {
         &self.counts
     }
 
-    /// Other settings: jobs that are none by them end here, unseen.
+    /// Applies other settings. Jobs that are none by the new settings end.
     pub fn configure(&self, config: TrackerConfig) {
         lock(&self.orders).config = Some(config);
         self.waker.wake();
     }
 
-    /// Ends the thread; jobs that run are kept in the records as running.
+    /// Ends the threads; running jobs stay in the records as running.
     pub fn stop(self) {
         lock(&self.orders).stop = true;
         self.waker.wake();

@@ -1,4 +1,4 @@
-//! The book's file: `records.json`, written whole and put in place at once.
+//! The file of the job table: `records.json`, replaced as a whole.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -8,34 +8,53 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use wholegrain_model::JobRecord;
 
-use super::job_table::BYTES_MAX;
-
+/// The bound in bytes, as [`RECORDS_MAX`].
+pub const BYTES_MAX: usize = 16 << 20;
 /// The name of the file, and of one that could not be read.
 const NAME: &str = "records.json";
 const DAMAGED: &str = "records.damaged";
 /// The version of the format.
 const VERSION: u32 = 1;
-/// A longer file is none of ours.
+/// A longer file was not written by an agent.
 const FILE_BYTES_MAX: u64 = 2 * BYTES_MAX as u64 + (1 << 20);
-/// How long until a writing is tried again that failed.
+/// The pause after a failed write.
 pub const RETRY: Duration = Duration::from_secs(10);
 
-/// What was in the file.
+/// A record from before the agent started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EarlierRecord {
+    pub record: JobRecord,
+    /// The time at which it was last known to run, ns since the Unix epoch.
+    pub seen: i64,
+    /// Its directories that still exist, with their inodes.
+    pub dirs: Vec<(PathBuf, u64)>,
+}
+
+/// A changed record for the job table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordUpdate {
+    /// The record, with a new revision.
+    pub record: JobRecord,
+    /// The directories of a running job and their inodes, to recognize it after a restart.
+    pub dirs: Vec<(PathBuf, u64)>,
+}
+
+/// The contents of the file.
 #[derive(Debug, Default, PartialEq)]
 pub struct StoredRecords {
     pub records: Vec<StoredRecord<JobRecord>>,
-    /// How many were dropped so far.
+    /// The number of dropped records so far.
     pub dropped: u64,
-    /// When the agent was last there, ns since the Unix epoch.
+    /// The time of the last write, ns since the Unix epoch.
     pub seen: i64,
 }
 
-/// A record and what is known beside it.
+/// A record with its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredRecord<T> {
     /// The last revision that the server has.
     pub acknowledged: u64,
-    /// The directories of a job that ran, and their inodes.
+    /// The directories of a running job, and their inodes.
     pub dirs: Vec<(PathBuf, u64)>,
     pub record: T,
 }
@@ -43,14 +62,13 @@ pub struct StoredRecord<T> {
 #[derive(Serialize, Deserialize)]
 struct RecordFile<T> {
     version: u32,
-    /// Of the system: another one has other inodes, and none of the jobs.
+    /// The boot of the system: another boot has other inodes, and none of the jobs.
     boot: String,
     at: i64,
     dropped: u64,
     records: Vec<StoredRecord<T>>,
 }
 
-/// The directory of the file.
 #[derive(Debug, Clone)]
 pub struct RecordDirectory {
     dir: PathBuf,
@@ -58,7 +76,7 @@ pub struct RecordDirectory {
 }
 
 impl RecordDirectory {
-    /// Makes the directory if it is not there.
+    /// Creates the directory if necessary.
     pub fn open(dir: &Path, boot: String) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned(), boot })
@@ -68,7 +86,7 @@ impl RecordDirectory {
         self.dir.join(NAME)
     }
 
-    /// What is in the file. A damaged one is renamed and reported.
+    /// Reads the file. A damaged one is renamed and reported.
     pub fn read(&self, now: i64) -> (StoredRecords, Option<String>) {
         let path = self.path();
         let mut text = Vec::new();
@@ -115,7 +133,7 @@ impl RecordDirectory {
         }
     }
 
-    /// Writes the whole file and puts it in place.
+    /// Replaces the file.
     pub fn write<'a>(
         &self,
         records: impl Iterator<Item = (&'a JobRecord, &'a [(PathBuf, u64)], u64)>,
@@ -134,7 +152,7 @@ impl RecordDirectory {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Moves the file's time on.
+    /// Updates the file's time.
     pub fn touch(&self) -> io::Result<()> {
         match File::open(self.path()) {
             Ok(file) => file.set_modified(SystemTime::now()),
@@ -144,7 +162,7 @@ impl RecordDirectory {
     }
 }
 
-/// How much of the file a record is, in bytes.
+/// The bytes of a record in the file.
 pub fn bytes_of(record: &JobRecord) -> usize {
     struct Count(usize);
     impl Write for Count {

@@ -1,4 +1,4 @@
-//! The tracker's thread: waits for the kernel to tell, looks, and tells what has changed.
+//! The tracker's thread: waits for events of the kernel, reads directories, and reports changes of jobs.
 
 mod believed;
 mod look;
@@ -9,14 +9,16 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wholegrain_sources::Roots;
 
-use super::core::{TrackerCore, TrackerTime, UserLookup};
+use super::config::TrackerConfig;
+use super::core::{TrackerCore, TrackerTime};
 use super::event_sender::EventSender;
+use super::events::JobEvent;
 use super::hooks::{GpuAssignment, HooksDir, gpustat};
 use super::job_table::JobTable;
 use super::layout::{DirectoryRole, JobPath, Layouts};
@@ -25,42 +27,51 @@ use super::log_limiter::LogLimiter;
 use super::totals::TotalsFiles;
 use super::tree::DirectoryStat;
 use super::trust::{Ownership, TrustedUser};
-use super::user_names::UserNames;
+use super::user_names::{UserLookup, UserNames};
 use super::visited::VisitedDirectories;
 use super::watch::{InotifyWatches, WatchEvent, WatchTarget};
-use super::{JobEvent, TrackerConfig, TrackerCounts, facts, tree};
+use super::{facts, tree};
 use crate::engine::clock;
-use crate::state::lock;
+use crate::sync::lock;
 use crate::waker::Waker;
 
-/// The most directories that one scan looks at.
+/// The most directories of one scan.
 const DIRS_MAX: usize = 200_000;
-/// The most that the kernel tells of one user's directories and jobs between two scans; what that user watches are taken for is found
-/// by the scans then. Events cost more to take than to make.
+/// The most events of one user's directories and jobs between two scans. Beyond it the user's watches are removed, and scans find the changes: events
+/// cost more to handle than to cause.
 const EVENTS_OF_USER_MAX: usize = 4096;
-/// Until a job has been empty for so long all is looked at that can be, then only for processes: 10 s.
+/// How long all facts about an empty job are read; later only its processes: 10 s.
 const EMPTY_NS_MAX: u64 = 10_000_000_000;
-/// How often the book gets the totals of running jobs, so that they are on disk when the agent is killed: 30 s.
+/// How often the totals of running jobs go to the job table, so that they are on disk if the agent is killed: 30 s.
 const REFRESH_NS: u64 = 30_000_000_000;
-/// How soon it is tried again to hand over events that the manager's thread had no room for: 20 ms.
+/// The pause before events are sent again for which the channel had no room: 20 ms.
 const RETRY_NS: u64 = 20_000_000;
-/// Every so many scans all directories are listed and all watches are renewed, even if no directory seems changed.
+/// After this many scans all directories are listed and all watches are renewed, even if no directory has changed.
 const WHOLE_EVERY: u64 = 12;
-/// How long the first scan waits for the uids of the managers' accounts, of which the system's directory may know nothing: 2 s.
+/// How long the first scan waits for the uids of the managers' accounts: 2 s.
 const ACCOUNTS_WAIT: Duration = Duration::from_secs(2);
 
-/// The most inotify buffers that are read before a scan that is due; its queue is shorter unless the system is configured
-/// otherwise.
+/// The most inotify buffers that are read before a scan that is due; the kernel's queue is shorter unless configured otherwise.
 const READS_MAX: usize = 64;
 
-/// What the thread is asked.
+/// Counts that other threads read.
+#[derive(Debug, Default)]
+pub struct TrackerCounts {
+    pub watches: AtomicU64,
+    /// Directories of jobs that are skipped now, because there are as many jobs as the bounds allow.
+    pub jobs_passed_over: AtomicU64,
+    /// Directories that are not read, or not completely, because their users have too many.
+    pub directories_passed_over: AtomicU64,
+}
+
+/// Commands to the thread.
 #[derive(Debug, Default)]
 pub struct TrackerCommands {
     pub config: Option<TrackerConfig>,
     pub stop: bool,
 }
 
-/// Everything the thread has.
+/// The thread's state.
 pub struct TrackerThread {
     roots: Roots,
     config: TrackerConfig,
@@ -76,7 +87,7 @@ pub struct TrackerThread {
     own: TrackerFiles,
 }
 
-/// What it makes for itself.
+/// Files and watches of the thread.
 #[derive(Default)]
 struct TrackerFiles {
     watches: Option<InotifyWatches>,
@@ -84,51 +95,50 @@ struct TrackerFiles {
     hooks: Option<HooksDir>,
     gpus: Vec<GpuAssignment>,
     log_limiter: LogLimiter,
-    /// Directories named as a job's that were refused for their owners.
+    /// Directories that look like a job's and were refused because of their owners.
     refused: u64,
-    /// All directories that were looked at.
+    /// All directories that were visited.
     visited: VisitedDirectories,
     /// Events of each user's directories since the last scan.
     events: HashMap<u32, usize>,
-    /// Some are not watched.
+    /// Whether some directories are not watched.
     unwatched: bool,
     scans: u64,
     scan_at: u64,
     refresh_at: u64,
     overflow: bool,
-    /// The uids of the accounts that layouts ask for.
+    /// The uids of the accounts in the layouts.
     accounts: BTreeMap<String, u32>,
 }
 
-/// What a walk has seen.
+/// The results of one walk.
 #[derive(Default)]
 struct TreeScan {
     seen: BTreeSet<DirId>,
     visited: VisitedDirectories,
     blind: Vec<DirId>,
-    /// Directories of which not everything was looked at, as there is too much of their users.
+    /// Directories that were not read completely, because their users have too many.
     over: BTreeSet<DirId>,
-    /// How many directories were found in directories of each user.
+    /// The number of directories found within directories of each user.
     charged: HashMap<u32, usize>,
     renew: bool,
-    /// It begins at the roots, so that what was visited before it does not count.
+    /// The walk begins at the roots, so that earlier visits do not count.
     whole: bool,
 }
 
-/// What the thread is made of.
+/// What the thread is constructed with.
 pub struct TrackerParts {
-    /// Where the kernel's trees are.
+    /// Where the kernel's trees are mounted.
     pub roots: Roots,
     pub config: TrackerConfig,
     pub core: TrackerCore,
     pub job_table: Arc<JobTable>,
     pub outlet: EventSender,
-    /// Who knows users' names.
+    /// Looks up users.
     pub names: UserNames,
     pub waker: Arc<Waker>,
-    /// What it is asked.
     pub orders: Arc<Mutex<TrackerCommands>>,
-    /// When the agent was last there, if it was.
+    /// The time of the last run of an agent.
     pub seen_before: Option<i64>,
     pub counts: Arc<TrackerCounts>,
 }
@@ -138,7 +148,6 @@ fn now() -> TrackerTime {
 }
 
 impl TrackerThread {
-    /// One that has seen nothing yet.
     pub fn new(parts: TrackerParts) -> Self {
         let TrackerParts { roots, config, mut core, job_table, outlet, names, waker, orders, seen_before, counts } =
             parts;
@@ -149,14 +158,14 @@ impl TrackerThread {
         Self { roots, config, core, job_table, outlet, names, waker, orders, seen_before, counts, trust, own }
     }
 
-    /// Runs until it is asked to end.
+    /// Runs until it is stopped.
     pub fn run(mut self) {
         let mut reads = 0;
         self.resolve_accounts();
         while !self.apply_commands() {
             let more = self.take_some() && reads < READS_MAX;
             reads = if more { reads + 1 } else { 0 };
-            // What a scan finds must not be older than the events that wait.
+            // The results of a scan must not be older than the waiting events.
             if !more && (now().mono >= self.own.scan_at || self.own.overflow) {
                 self.scan();
             }
@@ -196,8 +205,8 @@ impl TrackerThread {
         orders.stop
     }
 
-    /// Asks for the uids of the managers' accounts, and waits for the answers for a while: a job that ran before the agent was
-    /// started must be known as one by the first scan.
+    /// Looks up the uids of the managers' accounts, and waits for the results for a while, so that the first scan recognizes the jobs that ran before
+    /// the agent started.
     fn resolve_accounts(&mut self) {
         let deadline = Instant::now() + ACCOUNTS_WAIT;
         while !self.ask_accounts() && Instant::now() < deadline {
@@ -206,7 +215,7 @@ impl TrackerThread {
         }
     }
 
-    /// Whether the uids of all accounts are known, or that there are none.
+    /// Whether all accounts are resolved.
     fn ask_accounts(&mut self) -> bool {
         let (mut all, mut changed) = (true, false);
         for name in self.config.accounts() {
@@ -215,7 +224,7 @@ impl TrackerThread {
                 Err(_) => self.names.ask(UserLookup::User(name.clone()), now().mono).map(|(uid, _)| uid),
             };
             all &= uid.is_some() || !self.names.is_asking(&UserLookup::User(name.clone()));
-            // One that is known stays so while the system does not answer.
+            // A known uid stays while the system does not respond.
             if let Some(uid) = uid {
                 changed |= self.own.accounts.insert(name, uid) != Some(uid);
             }
@@ -227,12 +236,12 @@ impl TrackerThread {
         all
     }
 
-    /// Tells people something, once.
+    /// Logs a line once.
     fn report(&mut self, line: String) {
         self.own.log_limiter.once(line);
     }
 
-    /// Takes a buffer of what the kernel tells; says whether there may be more.
+    /// Handles one buffer of events. Whether there may be more.
     fn take_some(&mut self) -> bool {
         let mut seen = Vec::new();
         let Some(watches) = &mut self.own.watches else { return false };
@@ -273,9 +282,9 @@ impl TrackerThread {
     }
 
     fn gone(&mut self, dir: &DirId) {
-        // Made again in the meantime: another event follows.
+        // Created again meanwhile: another event follows.
         if let DirectoryRole::Job(found) = self.core.spot(dir) {
-            // The last chance, as long as other directories of the job are there.
+            // The last chance, as long as other directories of the job exist.
             self.total(&self.core.key_of(&found));
         }
         if let Some(watches) = &mut self.own.watches {
@@ -285,7 +294,7 @@ impl TrackerThread {
         self.core.gone(dir, now());
     }
 
-    /// Looks at everything below a directory, and at itself; what it finds is watched from then on.
+    /// Walks a directory and everything below it, and watches what it finds.
     fn walk(&mut self, top: DirId, scan: &mut TreeScan) {
         let Some(above) = self.above(&top) else { return };
         let uid = owner(&above);
@@ -311,7 +320,7 @@ impl TrackerThread {
             if !dir.path.is_empty() {
                 match Ownership::of(&path) {
                     Ok(own) => owned.push(own),
-                    // It was there, however shortly, and those above it are as they must be.
+                    // It existed, however briefly, and its parents have the right owners.
                     Err(error) if is_gone(&error) => owned.push(Ownership { uid: 0, gid: 0, mode: 0, is_dir: true }),
                     Err(error) => {
                         self.blind(&dir, &path, &error, scan);
@@ -334,11 +343,11 @@ impl TrackerThread {
                 scan.visited.insert(dir, None, owner(&above));
                 continue;
             }
-            // Before the list, so that what comes after it is another look.
+            // Before the listing, so that later changes cause another one.
             let looks = tree::looks(&path).ok();
             let uid = looks.map_or(0, |looks| looks.uid);
             scan.visited.insert(dir.clone(), looks, owner(&above));
-            // Watched first: an event reports what is made after the listing.
+            // Watched first: an event reports directories that are created after the listing.
             self.watch(WatchTarget::Dir(dir.clone()), path.clone(), scan.renew);
             let owned = Rc::new(owned);
             match tree::children(&path, false, self.allowance(uid, scan)) {
@@ -355,7 +364,7 @@ impl TrackerThread {
         }
     }
 
-    /// A directory of a job or a step; whether others can be below it, if it is there.
+    /// Handles a directory of a job or a step. Whether others can be below it, if it exists.
     fn take_job(&mut self, dir: &DirId, path: &Path, found: &JobPath, scan: &mut TreeScan) -> Option<bool> {
         let at = now();
         match facts::stamp(path, at.real) {
@@ -389,7 +398,7 @@ impl TrackerThread {
 
     fn blind(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut TreeScan) {
         scan.blind.push(dir.clone());
-        // One line for each kind of trouble: there can be a thousand such directories.
+        // One line for each kind of problem: there can be a thousand such directories.
         if self.own.log_limiter.is_new(format!("blind {:?}", error.raw_os_error())) {
             tracing::warn!("cannot look for jobs in {} and perhaps others: {error}", path.display());
         }
@@ -399,7 +408,7 @@ impl TrackerThread {
         let Some(watches) = &mut self.own.watches else { return };
         match watches.add(what, &path, renew) {
             Ok(()) => {}
-            // A directory that must not be watched must not be listed either, and that is logged.
+            // A directory that may not be watched may not be listed either; this is logged.
             Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => {
                 self.own.unwatched = true;
@@ -423,8 +432,8 @@ impl TrackerThread {
         }
     }
 
-    /// Looks at the tree, and so repairs whatever inotify did not tell: mostly at those directories only that look different, as
-    /// listing a cgroup costs ten times as much.
+    /// Scans the tree, and so finds changes that inotify missed. Mostly only directories whose state differs are listed, because listing a cgroup
+    /// costs ten times as much.
     fn scan(&mut self) {
         let whole = self.own.scans.is_multiple_of(WHOLE_EVERY)
             || std::mem::take(&mut self.own.overflow)
@@ -456,7 +465,7 @@ impl TrackerThread {
 
     fn scan_changed(&mut self) {
         for (dir, before) in self.own.visited.above_others() {
-            // Gone with one above it.
+            // Removed with one of its parents.
             if !self.own.visited.contains(&dir) {
                 continue;
             }
@@ -469,20 +478,20 @@ impl TrackerThread {
             match listed {
                 Ok((looks, (names, is_cut))) => self.compare(&dir, looks, &names, is_cut),
                 Err(error) if is_gone(&error) => self.gone(&dir),
-                // A whole scan will tell.
+                // A whole scan will find it.
                 Err(_) => {}
             }
         }
     }
 
-    /// What has come into a directory, and what has gone.
+    /// Compares a directory's listing with the known directories.
     fn compare(&mut self, dir: &DirId, looks: DirectoryStat, names: &[String], is_cut: bool) {
         let here: BTreeSet<DirId> = names.iter().map(|name| dir.child(name)).collect();
         let is_child =
             |other: &DirId| other != dir && !other.path[dir.path.len()..].trim_start_matches('/').contains('/');
         let known = self.own.visited.below(dir);
         for other in known.iter().filter(|other| is_child(other) && !here.contains(other)) {
-            // What is not in a list that was cut may be there.
+            // A directory missing in a truncated list may exist.
             if !is_cut || tree::looks(&self.core.path(other)).is_err_and(|error| is_gone(&error)) {
                 self.gone(other);
             }
@@ -520,7 +529,7 @@ impl TrackerThread {
             self.walk(DirId::new(index, ""), &mut scan);
         }
         if unreadable {
-            // Whatever was in those that cannot be seen now.
+            // All directories within those that cannot be read now.
             let lost: Vec<DirId> =
                 self.core.hierarchy_roots().filter(|root| !known.contains(&root.hierarchy)).collect();
             scan.blind.extend(lost);
@@ -553,13 +562,13 @@ impl TrackerThread {
         let hooks = self.own.hooks.as_ref().map(|hooks| (WatchTarget::Hooks, hooks.path().to_owned()));
         let gpus = self.config.gpustat.clone().map(|dir| (WatchTarget::Gpus, dir));
         for (what, path) in hooks.into_iter().chain(gpus).filter(|(_, path)| path.is_dir()) {
-            // Again each time: they can be removed and made again, and there are few.
+            // Each time again: they can be removed and created again, and there are few.
             self.watch(what, path, true);
         }
     }
 
-    /// The first prolog of all makes the directory of hooks, which then is not watched yet: without this its job would be known by its
-    /// name after the next scan only, or never where it is shorter.
+    /// The first prolog creates the directory of hooks, which is not watched yet: without this, its job would get its name only at the next scan, or
+    /// never if it is shorter.
     fn read_first_hooks(&mut self) {
         let Some(dir) = self.own.hooks.as_ref().map(|hooks| hooks.path().to_owned()) else { return };
         if self.own.watches.as_ref().is_some_and(|watches| !watches.has(&WatchTarget::Hooks)) && dir.is_dir() {
@@ -638,7 +647,7 @@ impl TrackerThread {
         if self.outlet.is_full() {
             until = until.min(at + RETRY_NS);
         }
-        // Rounded up: a wait that ends early would start again and again.
+        // Rounded up: a wait that ends early would be repeated at once.
         let ms = i32::try_from(until.saturating_sub(at).div_ceil(1_000_000)).unwrap_or(i32::MAX);
         let inotify = self.own.watches.as_ref().map(InotifyWatches::fd);
         if wait(self.waker.fd(), inotify, ms) {
@@ -647,20 +656,20 @@ impl TrackerThread {
     }
 }
 
-/// Whose a directory is, by the owners from the root on.
+/// The owner of a directory, by the owners from the root on.
 fn owner(owned: &[Ownership]) -> u32 {
     owned.last().map_or(0, |owned| owned.uid)
 }
 
-/// Whether a directory is not there, or its cgroup is not any more.
+/// Whether a directory or its cgroup was removed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
 }
 
-/// Waits for either descriptor; says whether the first is readable.
+/// Waits for either descriptor. Whether the first is readable.
 fn wait(first: BorrowedFd<'_>, second: Option<BorrowedFd<'_>>, ms: i32) -> bool {
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [entry(first.as_raw_fd()), entry(second.map_or(-1, |fd| fd.as_raw_fd()))];
-    // SAFETY: two entries, which outlive the call; a negative descriptor is passed over.
+    // SAFETY: two entries that outlive the call; negative descriptors are ignored.
     unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) > 0 && fds[0].revents != 0 }
 }

@@ -1,15 +1,15 @@
-//! Who has how much of something that all users share, so that where there is too much of it the user who has most gives way.
+//! Shares of users in a bounded resource: beyond the bound, the user with the largest share loses entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one user has.
+/// The share of one user.
 #[derive(Debug, Default)]
 struct UserShare {
     orders: BTreeSet<u64>,
     bytes: usize,
 }
 
-/// Things by their users, each with a number that rises and its bytes. Those of which no user is known are as one user's.
+/// Entries of users, each with a rising number and its size. Entries without a user count as one user's.
 #[derive(Debug, Default)]
 pub struct UserShares {
     users: BTreeMap<Option<u32>, UserShare>,
@@ -33,13 +33,13 @@ impl UserShares {
         }
     }
 
-    /// The numbers of the user's who has the most of them, in their order.
+    /// The entry numbers of the user with the most entries, ascending.
     pub fn of_most(&self) -> impl Iterator<Item = u64> {
         let most = self.users.values().max_by_key(|share| share.orders.len());
         most.into_iter().flat_map(|share| share.orders.iter().copied())
     }
 
-    /// The numbers of the user's who has the most bytes.
+    /// The entry numbers of the user with the most bytes, ascending.
     pub fn of_most_bytes(&self) -> impl Iterator<Item = u64> {
         let most = self.users.values().max_by_key(|share| share.bytes);
         most.into_iter().flat_map(|share| share.orders.iter().copied())

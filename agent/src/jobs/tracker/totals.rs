@@ -1,5 +1,5 @@
-//! What a job has used so far, read out of its cgroups without the sources: so that a job which is over before its first sample
-//! leaves its totals all the same.
+//! The resources that a job has used so far, read from its cgroups without the sources, so that a job that ends before its first sample has totals
+//! too.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,17 +12,17 @@ use wholegrain_sources::job::JobPlace;
 
 use super::live::{JobKey, TotalsByMetric};
 
-/// The most descriptors that are kept open; further jobs' files are opened for each look.
+/// The most descriptors that stay open; further jobs' files are opened for each read.
 pub const FILES_MAX: usize = 512;
-/// Of the descriptors that jobs may have, at most one in so many.
+/// At most this part of the jobs' descriptors.
 const FILES_SHARE: usize = 4;
-/// The longest file that is read, in bytes: `io.stat` has a line for each device.
+/// The longest file, in bytes: `io.stat` has a line for each device.
 const FILE_BYTES_MAX: usize = 32 * 1024;
 
-/// Reads a file's text into totals.
+/// Parses a file into totals.
 type TotalsParser = fn(&str, &mut TotalsByMetric);
 
-/// The files in the unified hierarchy.
+/// The files of the unified hierarchy.
 const V2: &[(&str, TotalsParser)] = &[
     ("cpu.stat", cpu_stat),
     ("memory.peak", memory_peak),
@@ -33,10 +33,10 @@ const V2: &[(&str, TotalsParser)] = &[
     ("pids.current", pids_peak),
 ];
 
-/// The files in those of version 1, by controller.
+/// The files of version 1 hierarchies, by controller.
 const V1: &[(&str, &str, TotalsParser)] = &[
     ("cpuacct", "cpuacct.usage", cpuacct_usage),
-    // In ticks, for kernels without the two after it.
+    // In clock ticks, for kernels without the two after it.
     ("cpuacct", "cpuacct.stat", cpuacct_stat),
     ("cpuacct", "cpuacct.usage_user", cpuacct_user),
     ("cpuacct", "cpuacct.usage_sys", cpuacct_sys),
@@ -46,10 +46,10 @@ const V1: &[(&str, &str, TotalsParser)] = &[
     ("pids", "pids.current", pids_peak),
 ];
 
-/// Where a job is, its files with what reads them, and the places that they take.
+/// A job's directory, and its files with their parsers and indexes.
 type OpenFiles = (JobPlace, Vec<(File, TotalsParser)>, Vec<Descriptor>);
 
-/// The files of running jobs that are kept open.
+/// The open files of running jobs.
 #[derive(Default)]
 pub struct TotalsFiles {
     open: HashMap<JobKey, OpenFiles>,
@@ -58,8 +58,7 @@ pub struct TotalsFiles {
 }
 
 impl TotalsFiles {
-    /// Reads what a job has used until now; what cannot be read is not there. The error of a file that exists and could not be
-    /// opened is given too.
+    /// Reads the totals of a job; unreadable ones are left out. The error of a file that exists and could not be opened is returned too.
     pub fn read(&mut self, key: &JobKey, place: &JobPlace) -> (TotalsByMetric, Option<io::Error>) {
         let mut totals = TotalsByMetric::new();
         if let Some((known, files, _)) = self.open.get(key)
@@ -75,7 +74,7 @@ impl TotalsFiles {
         for (file, parse) in &files {
             parse_file(file, *parse, &mut self.buffer, &mut totals);
         }
-        // Files that are missing because descriptors are may be there at the next look.
+        // Files that could not be opened for lack of descriptors may be at the next read.
         let most = FILES_MAX.min(descriptors::bounds().0 / FILES_SHARE);
         if error.is_none() && !files.is_empty() && self.count + files.len() <= most {
             let quota = Quota::of(None);
@@ -88,7 +87,7 @@ impl TotalsFiles {
         (totals, error)
     }
 
-    /// Reads what one of a job's directories accounts, and keeps no file open.
+    /// Reads the totals of one directory without keeping its files open.
     pub fn read_directory(&mut self, place: &JobPlace, path: &Path) -> TotalsByMetric {
         let v1 = place.v1.iter().filter(|(_, of)| *of == path).map(|(name, of)| (name.clone(), of.clone()));
         let v2 = place.v2.clone().filter(|of| of == path);
@@ -99,21 +98,19 @@ impl TotalsFiles {
         totals
     }
 
-    /// The job is over.
+    /// Closes the files of an ended job.
     pub fn forget(&mut self, key: &JobKey) {
         if let Some((_, files, _)) = self.open.remove(key) {
             self.count -= files.len();
         }
     }
 
-    /// Those that `keep` does not want are over.
     pub fn retain(&mut self, keep: impl Fn(&JobKey) -> bool) {
         self.open.retain(|key, _| keep(key));
         self.open.shrink_to(self.open.len() * 2);
         self.count = self.open.values().map(|(_, files, _)| files.len()).sum();
     }
 
-    /// How many descriptors are open.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.count
@@ -132,7 +129,7 @@ fn open(place: &JobPlace) -> (Vec<(File, TotalsParser)>, Option<io::Error>) {
     for (path, parse) in all {
         match File::open(&path) {
             Ok(file) => files.push((file, parse)),
-            // No such controller here, or the job is over.
+            // The controller does not exist here, or the job has ended.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
             Err(error) => {
                 problem = Some(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
@@ -144,7 +141,7 @@ fn open(place: &JobPlace) -> (Vec<(File, TotalsParser)>, Option<io::Error>) {
 
 fn parse_file(file: &File, parse: TotalsParser, buffer: &mut Vec<u8>, totals: &mut TotalsByMetric) {
     buffer.resize(FILE_BYTES_MAX, 0);
-    // A cgroup that is gone answers ENODEV.
+    // A removed cgroup gives ENODEV.
     if let Ok(length) = file.read_at(buffer, 0)
         && let Ok(text) = std::str::from_utf8(&buffer[..length])
     {
@@ -153,11 +150,11 @@ fn parse_file(file: &File, parse: TotalsParser, buffer: &mut Vec<u8>, totals: &m
 }
 
 fn number(text: &str) -> Option<f64> {
-    // `max` and the like are no numbers.
+    // `max` and other words are no numbers.
     text.trim().parse::<u64>().ok().map(|value| value as f64)
 }
 
-/// Of what two files tell the greater: neither counts what was not there.
+/// The greater of two files' values: neither file counted while it did not exist.
 fn put(totals: &mut TotalsByMetric, name: &'static str, value: Option<f64>) {
     if let Some(value) = value {
         let old = totals.entry(name).or_insert(value);
@@ -188,7 +185,7 @@ fn cpuacct_sys(text: &str, totals: &mut TotalsByMetric) {
 }
 
 fn cpuacct_stat(text: &str, totals: &mut TotalsByMetric) {
-    // SAFETY: asks for a constant of the system.
+    // SAFETY: queries a constant of the system.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
     put(totals, "cpu/user", keyed(text, "user").and_then(number).map(|count| count / ticks));
     put(totals, "cpu/system", keyed(text, "system").and_then(number).map(|count| count / ticks));

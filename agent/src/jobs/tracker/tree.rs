@@ -1,4 +1,4 @@
-//! Walking the cgroup tree: where its hierarchies are, what a directory has below it.
+//! Reads the cgroup tree: its hierarchies, and the directories in a directory.
 
 use std::collections::HashSet;
 use std::fs;
@@ -8,11 +8,28 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_sources::Roots;
 
-use super::core::CgroupHierarchy;
 use super::layout::CgroupVersion;
 
-/// The most hierarchies that are believed; the kernel has about fifteen controllers.
+/// The most hierarchies; the kernel has about fifteen controllers.
 const HIERARCHIES_MAX: usize = 64;
+
+/// Controllers of version 1 whose directories account resources: a job ends with the last of these.
+const ACCOUNTING: &[&str] = &["cpuacct", "cpu", "memory", "blkio", "pids"];
+
+/// A cgroup hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupHierarchy {
+    pub root: PathBuf,
+    pub version: CgroupVersion,
+    /// Its controllers, in version 1.
+    pub controllers: Vec<String>,
+}
+
+impl CgroupHierarchy {
+    pub fn accounts(&self) -> bool {
+        self.version == CgroupVersion::V2 || self.controllers.iter().any(|name| ACCOUNTING.contains(&name.as_str()))
+    }
+}
 
 /// All hierarchies: the unified one at the root, or the directories in the root and in `beside`, each once.
 pub fn hierarchies(roots: &Roots, beside: &[PathBuf], report: &mut dyn FnMut(String)) -> Vec<CgroupHierarchy> {
@@ -53,27 +70,27 @@ fn hierarchy(root: PathBuf, name: &str) -> CgroupHierarchy {
     CgroupHierarchy { root, version: CgroupVersion::V1, controllers }
 }
 
-/// What a directory looks like without listing it.
+/// The state of a directory that is known without listing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectoryStat {
-    /// The kernel counts directories in a cgroup so.
+    /// The kernel counts directories in a cgroup this way.
     links: u64,
-    /// When something in it changed, which other file systems tell.
+    /// The time of the last change, which other file systems have.
     modified: (i64, i64),
     inode: u64,
-    /// Whose it is: who can make directories in it.
+    /// The owner, who can create directories in it.
     pub uid: u32,
 }
 
-/// Reads what [`DirectoryStat`] describes.
+/// Reads the [`DirectoryStat`] of a directory.
 pub fn looks(dir: &Path) -> io::Result<DirectoryStat> {
     let meta = fs::metadata(dir)?;
     let modified = (meta.mtime(), meta.mtime_nsec());
     Ok(DirectoryStat { links: meta.nlink(), modified, inode: meta.ino(), uid: meta.uid() })
 }
 
-/// The names of the directories in a directory, sorted; of symbolic links to directories too where `links` says so. Names that
-/// are not UTF-8 are passed over: no resource manager makes them. At most `most` of them; the second says whether there are more.
+/// The names of the directories in a directory, sorted; with `links`, of symbolic links to directories too. Names that are not UTF-8 are skipped: no
+/// resource manager creates them. At most `most` names; the second value says whether there are more.
 pub fn children(dir: &Path, links: bool, most: usize) -> io::Result<(Vec<String>, bool)> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {

@@ -1,34 +1,34 @@
-//! Whether the directories on a path belong to whom the layout asks for: a name proves nothing where an ordinary user can make it.
+//! Checks the owners of the directories on a path: a name proves nothing where an ordinary user can create it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Who may own one directory on a path. Root and the user that the agent runs as always may.
+/// The allowed owner of one directory. Root and the agent's user are always allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedOwner {
     Root,
-    /// This user too: a manager's account, or the user below whose own systemd manager the path leads.
+    /// This user too: a manager's account, or the user whose own systemd manager the path leads through.
     Or(u32),
-    /// Anybody, as the directory above it is root's: nothing below a directory of anybody else's is believed.
+    /// Anybody, because the parent is root's: nothing below a directory of another user counts.
     Anyone,
 }
 
-/// Who may own each directory on a path, from the hierarchy's root on.
+/// The allowed owner of each directory on a path, from the hierarchy's root on.
 pub type AllowedOwners = Vec<AllowedOwner>;
 
-/// What the file system says of a directory's owner.
+/// Owner and mode of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
     pub uid: u32,
     pub gid: u32,
     pub mode: u32,
-    /// It is a directory, and no link to one.
+    /// A directory, and not a link to one.
     pub is_dir: bool,
 }
 
 impl Ownership {
-    /// Of a path whose last level is not followed where it is a link.
+    /// Of a path; a link at its last level is not followed.
     pub fn of(path: &Path) -> io::Result<Self> {
         std::fs::symlink_metadata(path).map(|meta| Self::from(&meta))
     }
@@ -45,8 +45,8 @@ impl From<&std::fs::Metadata> for Ownership {
     }
 }
 
-/// Whom the agent believes beside root: itself. Whoever is the agent can tell the server anything anyway, and an agent that an
-/// ordinary user runs for themselves works on directories of their own.
+/// The user that the agent trusts besides root: its own. Whoever runs the agent can send the server anything anyway, and an agent of an ordinary user
+/// works on that user's directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrustedUser {
     pub uid: u32,
@@ -55,7 +55,7 @@ pub struct TrustedUser {
 
 impl TrustedUser {
     pub fn of_process() -> Self {
-        // SAFETY: these take nothing and cannot fail.
+        // SAFETY: these take no argument and cannot fail.
         unsafe { Self { uid: libc::geteuid(), gid: libc::getegid() } }
     }
 
@@ -64,7 +64,7 @@ impl TrustedUser {
         uid == 0 || uid == self.uid
     }
 
-    /// Whether a directory may have its owner, and nobody but the owner can write there.
+    /// Whether the owner of a directory is allowed, and only the owner can write to it.
     pub fn allows(&self, may: AllowedOwner, owned: &Ownership) -> bool {
         let known = match may {
             AllowedOwner::Root => self.has(owned.uid),
@@ -76,7 +76,7 @@ impl TrustedUser {
         known && owned.is_dir && group && owned.mode & 0o002 == 0
     }
 
-    /// The first directory of a path that belongs to somebody who may not own it.
+    /// The first directory of a path whose owner is not allowed.
     pub fn refuses(&self, may: &[AllowedOwner], owned: &[Ownership]) -> Option<usize> {
         let known = may.iter().zip(owned).position(|(may, owned)| !self.allows(*may, owned));
         known.or_else(|| (may.len() != owned.len()).then_some(may.len().min(owned.len())))

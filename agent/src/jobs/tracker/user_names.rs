@@ -1,19 +1,17 @@
-//! Names of users, asked on a thread of their own: the system may ask a directory service that does not answer, and no job
-//! waits for that.
+//! Lookups of users on a thread of their own: the system may query a directory service that does not respond, and no job waits for it.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 
-use super::core::UserLookup;
 use crate::waker::Waker;
 
-/// The most names that wait to be asked for; further ones are asked for at the next rescan.
+/// The most lookups that wait; further ones are repeated at the next rescan.
 const WAITING_MAX: usize = 256;
-/// The most answers that are kept.
+/// The most cached results.
 const KEPT_MAX: usize = 4096;
-/// How long an answer holds: 1 h, and 1 min that there is none.
+/// How long a result is valid: 1 h, and 1 min if there is no such user.
 const GOOD_NS: u64 = 3_600_000_000_000;
 const NONE_NS: u64 = 60_000_000_000;
 /// The longest entry of a user, in bytes.
@@ -21,7 +19,16 @@ const ENTRY_BYTES_MAX: usize = 1 << 20;
 
 type UserEntry = Option<(u32, String)>;
 
-/// The thread and what it has answered.
+/// A lookup in the user database.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UserLookup {
+    /// The name of a uid.
+    Uid(u32),
+    /// The uid of a name.
+    User(String),
+}
+
+/// The thread and its results.
 pub struct UserNames {
     to: SyncSender<UserLookup>,
     from: Receiver<(UserLookup, UserEntry)>,
@@ -30,15 +37,14 @@ pub struct UserNames {
 }
 
 impl UserNames {
-    /// Starts the thread; `waker` rings when there is an answer. The thread ends when this is dropped and it has no question left,
-    /// and is not waited for.
+    /// Starts the thread; `waker` is woken for each result. The thread ends after this is dropped and its lookups are done; nobody waits for it.
     pub fn start(waker: Arc<Waker>) -> std::io::Result<Self> {
         let (to, questions) = sync_channel::<UserLookup>(WAITING_MAX);
         let (answers, from) = channel();
         std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             for question in questions {
                 let user = look_up(&question);
-                // Bounded by the questions.
+                // Bounded by the number of lookups.
                 if answers.send((question, user)).is_err() {
                     return;
                 }
@@ -48,7 +54,7 @@ impl UserNames {
         Ok(Self { to, from, kept: HashMap::new(), asked: HashSet::new() })
     }
 
-    /// The answer, if it is known; else it is asked for, and comes out of [`UserNames::answers`].
+    /// The cached result; otherwise it is looked up and comes out of [`UserNames::answers`].
     pub fn ask(&mut self, of: UserLookup, mono: u64) -> UserEntry {
         if let Some((user, until)) = self.kept.get(&of)
             && mono < *until
@@ -64,12 +70,12 @@ impl UserNames {
         None
     }
 
-    /// Whether an answer is still to come.
+    /// Whether a result is still missing.
     pub fn is_asking(&self, of: &UserLookup) -> bool {
         self.asked.contains(of)
     }
 
-    /// Users that have been found since.
+    /// The results since the last call.
     pub fn answers(&mut self, mono: u64) -> Vec<(UserLookup, u32, String)> {
         let mut found = Vec::new();
         while let Ok((of, user)) = self.from.try_recv() {
@@ -94,11 +100,11 @@ fn look_up(of: &UserLookup) -> UserEntry {
     };
     let mut buffer: Vec<libc::c_char> = vec![0; 1024];
     loop {
-        // SAFETY: all-zero is a valid passwd.
+        // SAFETY: an all-zero passwd is valid.
         let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
         let mut found = std::ptr::null_mut();
         let (room, length) = (buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: everything pointed to outlives the calls, and the buffer has the length that is said.
+        // SAFETY: all buffers outlive the calls, and their sizes are given.
         let error = unsafe {
             match of {
                 UserLookup::Uid(uid) => libc::getpwuid_r(*uid, &mut entry, room, length, &mut found),
@@ -109,7 +115,7 @@ fn look_up(of: &UserLookup) -> UserEntry {
             libc::ERANGE if length < ENTRY_BYTES_MAX => buffer.resize(length * 4, 0),
             libc::EINTR => {}
             0 if !found.is_null() && !entry.pw_name.is_null() => {
-                // SAFETY: the call succeeded, so the name is in the buffer and ends with a zero.
+                // SAFETY: the call succeeded, so that the name is in the buffer and ends with a zero.
                 let name = unsafe { CStr::from_ptr(entry.pw_name) };
                 return Some((entry.pw_uid, name.to_str().ok()?.to_owned()));
             }

@@ -1,11 +1,11 @@
-//! The directories that were looked at, and in whose directory each is: who may make directories there can make very many.
+//! The visited directories with the owner of their parents: the owner of a directory can create very many in it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::live::DirId;
 use super::tree::DirectoryStat;
 
-/// Directories, each charged to the owner of the one above it.
+/// Directories, each counted for the owner of its parent.
 #[derive(Debug, Default)]
 pub struct VisitedDirectories {
     dirs: BTreeMap<DirId, (Option<DirectoryStat>, u32)>,
@@ -13,17 +13,15 @@ pub struct VisitedDirectories {
 }
 
 impl VisitedDirectories {
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.dirs.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.dirs.is_empty()
     }
 
-    /// Takes one: what it looks like, if others can be below it, and who owns the one above it.
+    /// Adds a directory: its state if others can be below it, and the owner of its parent.
     pub fn insert(&mut self, dir: DirId, looks: Option<DirectoryStat>, above: u32) {
         self.remove(&dir);
         self.dirs.insert(dir, (looks, above));
@@ -41,42 +39,41 @@ impl VisitedDirectories {
         }
     }
 
-    /// Whether one was looked at.
+    /// Whether a directory was visited.
     pub fn contains(&self, dir: &DirId) -> bool {
         self.dirs.contains_key(dir)
     }
 
-    /// Takes all of another.
+    /// Moves all of another into this one.
     pub fn extend(&mut self, other: VisitedDirectories) {
         for (dir, (looks, above)) in other.dirs {
             self.insert(dir, looks, above);
         }
     }
 
-    /// Those that can have others below, with what they looked like.
+    /// The directories that can have others below them, with their state.
     pub fn above_others(&self) -> Vec<(DirId, DirectoryStat)> {
         self.dirs.iter().filter_map(|(dir, (looks, _))| Some((dir.clone(), (*looks)?))).collect()
     }
 
-    /// Those within one, itself among them.
+    /// Those within a directory, including itself.
     pub fn below(&self, dir: &DirId) -> Vec<DirId> {
         let range = self.dirs.range(dir.clone()..).map(|(other, _)| other);
         let near = range.take_while(|other| other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path));
         near.filter(|other| other.is_within(dir)).cloned().collect()
     }
 
-    /// Only those that `keep` wants.
     pub fn retain(&mut self, keep: impl Fn(&DirId) -> bool) {
         let lost: Vec<DirId> = self.dirs.keys().filter(|dir| !keep(dir)).cloned().collect();
         lost.iter().for_each(|dir| self.remove(dir));
     }
 
-    /// How many are in directories of this user.
+    /// The number of directories within directories of this user.
     pub fn charged_to(&self, uid: u32) -> usize {
         self.charged.get(&uid).copied().unwrap_or(0)
     }
 
-    /// Whose a directory is, if it was looked at and can have others below; root's where that is not known.
+    /// The owner of a directory, if it was visited and can have others below it; otherwise root.
     pub fn owner(&self, dir: &DirId) -> u32 {
         self.dirs.get(dir).and_then(|(looks, _)| *looks).map_or(0, |looks| looks.uid)
     }

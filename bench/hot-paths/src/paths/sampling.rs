@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, ensure};
-use wholegrain_agent::Config;
 use wholegrain_agent::encoder::Encoder;
 use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, Sampled};
 use wholegrain_agent::jobs::groups::reader::CombinedReader;
-use wholegrain_agent::state::AgentState;
+use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::job::JobPlace;
@@ -36,31 +35,31 @@ fn roots() -> Roots {
     Roots { proc: tree.join("proc"), sys: tree.join("sys"), cgroup: tree.join("cgroup") }
 }
 
-fn state() -> anyhow::Result<Arc<AgentState>> {
+fn handles() -> anyhow::Result<AgentHandles> {
     let config = Config::parse(Path::new("hot-paths.toml"), AGENT, Path::new("."))?;
-    Ok(Arc::new(AgentState::new(&config)?))
+    Ok(AgentHandles::new(&config)?)
 }
 
-fn group(state: &AgentState, schema: Schema, interval: Interval) -> Arc<Group> {
+fn group(handles: &AgentHandles, schema: Schema, interval: Interval) -> Arc<Group> {
     let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
-    Arc::new(Group::new("hot", &state.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
+    Arc::new(Group::new("hot", &handles.identity.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
 struct Sample {
-    state: Arc<AgentState>,
+    handles: AgentHandles,
     groups: Vec<Sampled>,
     time: i64,
 }
 
 impl Sample {
     fn of(groups: Vec<(String, Vec<SensorDef>, Box<dyn Reader>)>) -> anyhow::Result<Box<dyn Work>> {
-        let state = state()?;
+        let handles = handles()?;
         let sampled = |(name, sensors, reader): (String, Vec<SensorDef>, Box<dyn Reader>)| {
-            let schema = Schema::new(state.prefix.clone(), name, sensors)?;
-            Ok(Sampled::new(group(&state, schema, Interval::from_ms(10)), reader))
+            let schema = Schema::new(handles.identity.prefix.clone(), name, sensors)?;
+            Ok(Sampled::new(group(&handles, schema, Interval::from_ms(10)), reader))
         };
         let groups = groups.into_iter().map(sampled).collect::<anyhow::Result<_>>()?;
-        Ok(Box::new(Self { state, groups, time: START }))
+        Ok(Box::new(Self { handles, groups, time: START }))
     }
 }
 
@@ -69,7 +68,7 @@ impl Work for Sample {
         for _ in 0..SAMPLES {
             self.time += SECOND / 100;
             for sampled in &mut self.groups {
-                ensure!(sampled.read(self.time, &self.state.counters), "a recorded group is no more");
+                ensure!(sampled.read(self.time, &self.handles.counters), "a recorded group is no more");
             }
         }
         Ok(SAMPLES)
@@ -118,7 +117,7 @@ const GROUPS: usize = 4;
 
 /// What the encoder thread does when it wakes: a batch of each group.
 struct Encode {
-    state: Arc<AgentState>,
+    handles: AgentHandles,
     encoder: Encoder,
     groups: Vec<Arc<Group>>,
     moving: Moving,
@@ -128,16 +127,16 @@ struct Encode {
 }
 
 fn encode(interval: Interval, samples: usize) -> anyhow::Result<Box<dyn Work>> {
-    let state = state()?;
+    let handles = handles()?;
     let of = |number: usize| {
         let sensors = (0..SENSORS).map(|index| SensorDef::gauge(format!("g{number}/s{index}"), "1", "")).collect();
-        let schema = Schema::new(state.prefix.clone(), format!("g{number}"), sensors)?;
-        Ok(group(&state, schema, interval))
+        let schema = Schema::new(handles.identity.prefix.clone(), format!("g{number}"), sensors)?;
+        Ok(group(&handles, schema, interval))
     };
     let groups = (0..GROUPS).map(of).collect::<anyhow::Result<Vec<_>>>()?;
-    groups.iter().for_each(|group| state.registry.add(group.clone()));
-    let encoder = Encoder::new(state.clone());
-    Ok(Box::new(Encode { state, encoder, groups, moving: Moving::new(SENSORS), time: START, samples }))
+    groups.iter().for_each(|group| handles.registry.add(group.clone()));
+    let encoder = Encoder::new(handles.encoder());
+    Ok(Box::new(Encode { handles, encoder, groups, moving: Moving::new(SENSORS), time: START, samples }))
 }
 
 pub fn encode_batch() -> anyhow::Result<Box<dyn Work>> {
@@ -162,7 +161,7 @@ impl Work for Encode {
     }
 
     fn work(&mut self) -> anyhow::Result<u64> {
-        let made = || self.state.counters.batches.load(Ordering::Relaxed);
+        let made = || self.handles.counters.batches.load(Ordering::Relaxed);
         let before = made();
         self.encoder.pass(true);
         let batches = made() - before;

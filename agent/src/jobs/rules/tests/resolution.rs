@@ -1,6 +1,6 @@
 //! Which rule counts.
 
-use super::super::table::EVALUATIONS;
+use super::super::rule::EVALUATIONS;
 use super::super::{RULES_MAX, RuleJob, Rules};
 use super::*;
 

@@ -1,17 +1,18 @@
-//! Records of jobs that have ended and wait for what an epilog may still tell.
+//! Records of ended jobs that wait for the hook of an epilog.
 
 use std::collections::BTreeMap;
 
 use wholegrain_model::JobRecord;
 
+use super::super::hooks::HOOKS_MAX;
 use super::super::shares::UserShares;
 
-/// The most; of more, the oldest of the user's who has most goes.
-const ENDED_MAX: usize = super::HOOKS_MAX;
+/// The most records; beyond it, the user with the most loses the oldest.
+const ENDED_MAX: usize = HOOKS_MAX;
 /// How long they wait.
 pub const EPILOG_NS: u64 = 60_000_000_000;
 
-/// The records, by the order of their ends.
+/// The records, ordered by end.
 #[derive(Default)]
 pub struct EndedJobs {
     records: BTreeMap<u64, (u64, JobRecord)>,
@@ -20,7 +21,7 @@ pub struct EndedJobs {
 }
 
 impl EndedJobs {
-    /// A job has ended, at `mono`.
+    /// Adds a job that ended at `mono`.
     pub fn push(&mut self, mono: u64, record: JobRecord) {
         self.shares.add(record.uid, self.next, 0);
         self.records.insert(self.next, (mono, record));
@@ -31,12 +32,12 @@ impl EndedJobs {
         }
     }
 
-    /// The last one that `wanted` says yes to.
+    /// The last record for which `wanted` is true.
     pub fn find(&mut self, wanted: impl Fn(&JobRecord) -> bool) -> Option<&mut JobRecord> {
         self.records.values_mut().rev().map(|(_, record)| record).find(|record| wanted(record))
     }
 
-    /// Forgets those that have waited long enough.
+    /// Removes records that have waited long enough.
     pub fn expire(&mut self, mono: u64) {
         while let Some((order, (at, _))) = self.records.first_key_value()
             && at + EPILOG_NS < mono

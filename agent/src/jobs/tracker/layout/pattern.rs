@@ -1,14 +1,28 @@
-//! `[[jobs.pattern]]`: a layout of the configuration's own.
+//! `[[jobs.pattern]]`: a layout of the configuration.
 
 use regex_lite::Regex;
+use serde::Deserialize;
 
-use super::{AllowedOwner, DirectoryRole, JobPath, PathOwner, decimal, usual, usual_owner};
-use crate::jobs::tracker::RawPattern;
+use super::super::trust::AllowedOwner;
+use super::path::{DirectoryRole, JobPath, PathOwner, decimal, usual, usual_owner};
 
 /// The longest expression, in bytes.
 const PATTERN_BYTES_MAX: usize = 4096;
-/// What may be captured.
+/// The allowed captures.
 const CAPTURES: &[&str] = &["job", "uid", "user", "step"];
+
+/// A table `[[jobs.pattern]]` as it is written.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPattern {
+    /// The manager's name in records.
+    pub name: String,
+    /// A regular expression for the path below the hierarchy's root, with a capture `job`, and optionally `uid`, `user`, `step`.
+    pub path: String,
+    /// An account, or its uid, that may own the directories besides root.
+    #[serde(default)]
+    pub owner: Option<String>,
+}
 
 pub struct JobPathPattern {
     name: String,
@@ -18,7 +32,7 @@ pub struct JobPathPattern {
 }
 
 impl JobPathPattern {
-    /// Compiles and checks it; the error says where and what.
+    /// Compiles and checks a pattern; the error says where and what.
     pub fn new(raw: &RawPattern) -> Result<Self, String> {
         if raw.path.len() > PATTERN_BYTES_MAX {
             return Err(format!("path has {} bytes, at most {PATTERN_BYTES_MAX} are allowed", raw.path.len()));
@@ -40,8 +54,8 @@ impl JobPathPattern {
         })
     }
 
-    /// What a directory is to it; `account` may own directories as root may. Below a user's own manager a job is that user's,
-    /// whatever is captured.
+    /// The role of a directory; `account` may own directories as root may. Below a user's own manager a job belongs to that user, whatever is
+    /// captured.
     pub fn spot(&self, path: &str, levels: &[&str], account: Option<u32>) -> DirectoryRole {
         let mut owners = usual(levels, account);
         let Some(captures) = self.whole.captures(path) else {
@@ -63,7 +77,7 @@ impl JobPathPattern {
             *last = AllowedOwner::Anyone;
         }
         let found = JobPath::new(&self.name, "", job, owners);
-        // A name that the user has chosen says nothing of who they are.
+        // A name that the user has chosen does not identify the owner.
         let user = if matches!(owner, PathOwner::Own(_)) { None } else { get("user") };
         let found = JobPath { account, ..found }.of(owner);
         let found = JobPath { user: user.map(str::to_owned), ..found };
@@ -71,10 +85,10 @@ impl JobPathPattern {
     }
 }
 
-/// Which directories can be above a job: what matches the expression's beginnings, one for each slash outside of brackets.
+/// Directories that can be above a job: those that match a beginning of the expression, one for each slash outside of brackets.
 struct ParentPatterns {
     levels: Vec<Regex>,
-    /// After those something can itself match a slash, or a group reaches over one, so that levels cannot be distinguished: every
+    /// After these beginnings a part of the expression can itself match a slash, or a group spans one, so that levels cannot be distinguished: every
     /// directory below them can be above a job.
     open: bool,
 }
@@ -98,7 +112,7 @@ impl ParentPatterns {
                 b'(' if !class => groups += 1,
                 b')' if !class => groups = groups.saturating_sub(1),
                 b'|' if !class && groups == 0 => {
-                    // What stands before it are the levels of one of several.
+                    // The text before it consists of the levels of one of several alternatives.
                     cuts.clear();
                     open = true;
                 }
@@ -122,7 +136,7 @@ impl ParentPatterns {
     }
 }
 
-/// Where an expression goes wrong: after its longest beginning that is one, with brackets still open in it closed.
+/// The error of an expression: after its longest valid beginning, with the open brackets closed.
 fn explain(path: &str, error: &regex_lite::Error) -> String {
     let is_good = |end: usize| (0..8).any(|open| Regex::new(&format!("{}{}", &path[..end], ")".repeat(open))).is_ok());
     let good = (0..path.len()).rev().find(|end| path.is_char_boundary(*end) && is_good(*end)).unwrap_or(0);

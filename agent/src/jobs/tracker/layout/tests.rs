@@ -1,6 +1,8 @@
 use wholegrain_model::Interval;
-use wholegrain_model::name::check_relative;
+use wholegrain_model::job::JOB_ID_BYTES_MAX;
+use wholegrain_model::name::{LEVEL_BYTES_MAX, check_relative};
 
+use super::path::fit_id;
 use super::*;
 use crate::jobs::tracker::RawPattern;
 

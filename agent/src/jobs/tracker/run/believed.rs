@@ -1,4 +1,4 @@
-//! Which directories are believed to be a manager's, by the owners on their paths.
+//! Decides by the owners of a path whether its directories are a manager's.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::super::trust::{AllowedOwner, AllowedOwners, Ownership};
 use super::TrackerThread;
 
 impl TrackerThread {
-    /// The owners of the directories above one, from the hierarchy's root on; nothing where the root itself is not to be believed.
+    /// The owners of the parents of a directory, from the hierarchy's root on; `None` if the root itself has a wrong owner.
     pub(super) fn above(&mut self, dir: &DirId) -> Option<Vec<Ownership>> {
         let root = self.core.path(&DirId::new(dir.hierarchy, ""));
         let owned = Ownership::of_root(&root).ok()?;
@@ -25,10 +25,10 @@ impl TrackerThread {
         ends.map(|above| Ownership::of(&root.join(above)).ok()).collect()
     }
 
-    /// Whether the owners on a path are such as one of these allows.
+    /// Whether the owners of a path match one of these.
     pub(super) fn believes(&mut self, dir: &DirId, all: &[AllowedOwners], owned: &[Ownership], path: &Path) -> bool {
         let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
-        // A manager gives a directory away after it has made it: what is found below it between the two is as it should be.
+        // A manager creates a directory and then gives it away: directories that are found below it in between are correct.
         if let Some(level) = refused.filter(|level| !self.is_given(dir, *level)) {
             self.own.refused += 1;
             let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
@@ -42,14 +42,14 @@ impl TrackerThread {
         refused.is_none()
     }
 
-    /// Whether the directory of this level on a path is one that its manager may give to a user.
+    /// Whether the manager may give the directory at this level to a user.
     fn is_given(&self, dir: &DirId, level: usize) -> bool {
         let Some((end, _)) = dir.path.match_indices('/').nth(level) else { return false };
         let given = DirId::new(dir.hierarchy, &dir.path[..end]);
         matches!(self.core.spot(&given), DirectoryRole::Job(found) if found.owners.last() == Some(&AllowedOwner::Anyone))
     }
 
-    /// Below a directory that was given to somebody nothing is read.
+    /// Nothing is read below a directory that was given to a user.
     pub(super) fn may_be_deeper(&self, found: &JobPath, owned: &[Ownership]) -> bool {
         let given = found.owners.last() == Some(&AllowedOwner::Anyone);
         !given || owned.last().is_some_and(|owned| self.trust.has(owned.uid))

@@ -1,4 +1,4 @@
-//! What is read of one job: its totals first, as a short job may be gone at any moment.
+//! Reads the facts of one job: its totals first, because a short job may end at any moment.
 
 use std::path::Path;
 
@@ -10,8 +10,7 @@ use super::{EMPTY_NS_MAX, TrackerThread, now};
 use crate::engine::clock;
 
 impl TrackerThread {
-    /// Reads what a directory that was just found accounts, before anything else is done: a short job may be gone by the time that what
-    /// the kernel's events about others are handled.
+    /// Reads the totals of a directory that was just found before anything else: a short job may have ended when other events are handled.
     pub(super) fn total_at_once(&mut self, found: &JobPath, path: &Path) {
         let key = self.core.key_of(found);
         let Some(job) = self.core.job(&key) else { return };
@@ -19,7 +18,7 @@ impl TrackerThread {
         self.core.total(&key, &totals, clock::real());
     }
 
-    /// Reads what a job has used until now.
+    /// Reads the totals of a job.
     pub(super) fn total(&mut self, key: &JobKey) {
         let Some(job) = self.core.job(key) else { return };
         let (totals, error) = self.own.files.read(key, &job.place);
@@ -31,7 +30,7 @@ impl TrackerThread {
         }
     }
 
-    /// Everything there is to learn of a job.
+    /// Reads all facts of a job.
     pub(super) fn look(&mut self, key: &JobKey) {
         let Some(job) = self.core.job(key) else { return };
         let at = now();

@@ -1,4 +1,4 @@
-//! What keeps one user's directories from costing the others: how many are looked at, and how many changes are heard.
+//! Bounds the cost of one user's directories: how many are visited, and how many events are handled.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,14 +8,13 @@ use super::super::watch::{InotifyWatches, WatchTarget};
 use super::{EVENTS_OF_USER_MAX, TrackerThread, TreeScan, is_gone};
 
 impl TrackerThread {
-    /// Whose the directory above one is.
+    /// The owner of a directory's parent.
     pub(super) fn owner_above(&self, dir: &DirId) -> u32 {
         let above = dir.path.rsplit_once('/').map_or("", |(above, _)| above);
         self.own.visited.owner(&DirId::new(dir.hierarchy, above))
     }
 
-    /// Counts what the kernel tells of a user's directories; false from when that is too much, which also ends their watches until the
-    /// next scan.
+    /// Counts events of a user's directories. `false` if there are too many; then the user's watches are removed until the next scan.
     pub(super) fn is_heard(&mut self, uid: u32) -> bool {
         if uid == 0 {
             return true;
@@ -39,7 +38,7 @@ impl TrackerThread {
         *count < EVENTS_OF_USER_MAX
     }
 
-    /// How many more directories in directories of a user are looked at.
+    /// The number of further directories of a user that may be visited.
     pub(super) fn allowance(&self, uid: u32, scan: &TreeScan) -> usize {
         if uid == 0 {
             return usize::MAX;
@@ -49,7 +48,7 @@ impl TrackerThread {
         self.config.bounds.directories_per_user.saturating_sub(before + charged)
     }
 
-    /// There is more in a directory than is looked at.
+    /// Notes a directory that was not read completely.
     pub(super) fn pass_over(&mut self, dir: DirId, uid: u32, scan: &mut TreeScan) {
         let most = self.config.bounds.directories_per_user;
         let path = self.core.path(&dir);
@@ -63,7 +62,7 @@ impl TrackerThread {
         });
     }
 
-    /// Tells what was counted.
+    /// Publishes the counts.
     pub(super) fn count(&mut self) {
         let passed_over = self.core.passed_over();
         if passed_over > 0 {
@@ -78,12 +77,12 @@ impl TrackerThread {
         put(&self.counts.jobs_passed_over, passed_over);
     }
 
-    /// How many directories are listed in one of a user's.
+    /// The number of directories that are listed in one of a user's.
     pub(super) fn listed_max(&self, uid: u32) -> usize {
         if uid == 0 { usize::MAX } else { self.config.bounds.directories_per_user }
     }
 
-    /// Directories of jobs that are known, in directories that were not looked at to the end: they are asked for one by one.
+    /// The known directories of jobs in directories that were not read completely: they are checked one by one.
     pub(super) fn see_passed_over(&self, scan: &mut TreeScan) {
         let is_over = |dir: &DirId| {
             let above = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);

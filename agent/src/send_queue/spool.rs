@@ -1,5 +1,5 @@
-//! The spool as the sender uses it: schemas before the batches that need them, draining at a bounded rate, and what the server
-//! has acknowledged out of turn.
+//! The part of the send queue on disk: schemas before the batches that need them, draining at a bounded rate, and records that the server
+//! acknowledged out of order.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
@@ -9,25 +9,25 @@ use wholegrain_transport::payload::read_header;
 use wholegrain_transport::spool::{Record, RecordId, Spool, SpoolError};
 use wholegrain_transport::topics::Topic;
 
-use super::send_buffer::LogLimiter;
+use super::log_limiter::LogLimiter;
+use crate::batch::EncodedBatch;
 use crate::config::SpoolConfig;
-use crate::state::EncodedBatch;
 
 /// The size of a spool's segment: an eighth of the spool, at most 8 MiB.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
-/// How long after the disk refused is it tried again: 1 s.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// The most schemas that are known to be lost, so many; beyond it their batches are tried again and found out again.
+/// The pause after a write to the disk failed: 1 s.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The most lost schemas that are remembered; batches of further ones are sent again and found unreadable again.
 const LOST_SCHEMAS_MAX: usize = 64;
 
-/// The size of a segment of a spool of so many bytes.
+/// The size of a segment of a spool of `bytes_max` bytes.
 pub fn segment_bytes(bytes_max: u64) -> u64 {
     (bytes_max / 8).min(SEGMENT_BYTES_MAX)
 }
 
-/// Bytes that may be drained: so many a second.
+/// Limits the bytes that are drained in a second.
 #[derive(Debug)]
-pub(super) struct DrainAllowance {
+pub struct DrainAllowance {
     /// `None`: without a limit.
     per_second: Option<f64>,
     bytes: f64,
@@ -39,7 +39,7 @@ impl DrainAllowance {
         Self { per_second: per_second.map(|bytes| bytes as f64), bytes: 0.0, at: now }
     }
 
-    /// Whether the next record may go. A second's worth is saved up at most, so that a long quiet time does not make a burst.
+    /// Whether the next record may be sent. At most one second's bytes are saved up, so that an idle time does not cause a burst.
     pub fn is_left(&mut self, now: Instant) -> bool {
         let Some(rate) = self.per_second else { return true };
         self.bytes = (self.bytes + now.saturating_duration_since(self.at).as_secs_f64() * rate).min(rate);
@@ -47,7 +47,7 @@ impl DrainAllowance {
         self.bytes > 0.0
     }
 
-    /// So many bytes went: a record larger than what was left is made up for by waiting longer.
+    /// Counts sent bytes. After a record larger than the rest, the next one waits longer.
     pub fn spend(&mut self, bytes: usize) {
         if self.per_second.is_some() {
             self.bytes -= bytes as f64;
@@ -55,41 +55,41 @@ impl DrainAllowance {
     }
 }
 
-/// How many of the server's window of so many batches may be from the spool: never none.
-pub(super) fn share_of(window: usize, share: f64) -> usize {
+/// The part of the server's window that may be spooled batches: at least one.
+pub fn share_of(window: usize, share: f64) -> usize {
     ((window as f64 * share) as usize).max(1)
 }
 
-/// The spool and what is known about it.
+/// The spool with its state.
 pub struct SpoolQueue {
-    pub(super) spool: Spool,
-    pub(super) config: SpoolConfig,
+    pub spool: Spool,
+    pub config: SpoolConfig,
     /// Schemas in the spool since `bytes_since` was 0.
     announced: HashSet<SchemaHash>,
     bytes_since: u64,
-    /// Schemas in the spool, of this process: a dropped one is no dropped batch.
+    /// Schema records of this process in the spool: dropping one is not a dropped batch.
     schemas: BTreeSet<RecordId>,
-    /// Records handed out and not confirmed.
+    /// Records returned by `next_record` and not confirmed.
     out: usize,
-    /// Handed out by the spool, but the server's window was full.
+    /// A record that could not be sent because the server's window was full; it is the next one.
     stashed: Option<Record>,
-    /// Acknowledged before the spool has handed them out: live batches that were copied here while they were in flight.
+    /// Records acknowledged before `next_record` returned them: batches that were copied here while they were in flight.
     acknowledged: BTreeSet<RecordId>,
-    /// Schemas that neither this agent nor its spool nor the server has: batches that need them can never be read.
+    /// Schemas that neither this agent nor its spool nor the server has: their batches can never be read.
     lost: HashSet<SchemaHash>,
     /// Batches given up because their schema is lost.
     unreadable: u64,
-    /// Something handed out was refused and is to be handed out again.
-    pub(super) again: bool,
-    pub(super) dirty_since: Option<Instant>,
-    pub(super) refused_at: Option<Instant>,
+    /// A record was refused for now, and `next_record` has to return it again.
+    pub again: bool,
+    pub dirty_since: Option<Instant>,
+    pub refused_at: Option<Instant>,
     dropped_before: u64,
     log_limiter: LogLimiter,
-    pub(super) allowance: DrainAllowance,
+    pub allowance: DrainAllowance,
 }
 
 impl SpoolQueue {
-    pub(super) fn new(spool: Spool, config: SpoolConfig) -> Self {
+    pub fn new(spool: Spool, config: SpoolConfig) -> Self {
         let allowance = DrainAllowance::new(config.drain_bytes_per_second.map(|rate| rate.0), Instant::now());
         Self {
             spool,
@@ -116,7 +116,7 @@ impl SpoolQueue {
     }
 
     /// Puts a batch on the disk, its schema before the first that needs it.
-    pub(super) fn push(&mut self, agent: &str, batch: &EncodedBatch) -> Option<RecordId> {
+    pub fn push(&mut self, agent: &str, batch: &EncodedBatch) -> Option<RecordId> {
         if !self.may_try() {
             return None;
         }
@@ -128,14 +128,14 @@ impl SpoolQueue {
             }
             Err(error) => {
                 self.refused_at = Some(Instant::now());
-                self.tell(&error, "; batches stay in memory as long as the queue holds them");
+                self.log_error(&error, "; batches stay in memory as long as the queue has room");
                 None
             }
         }
     }
 
     fn try_push(&mut self, agent: &str, batch: &EncodedBatch) -> Result<RecordId, SpoolError> {
-        // Whole segments are dropped when the spool is full, and the schemas in them: what is left must have its own.
+        // A full spool drops whole segments with the schemas in them, so that each segment needs its own.
         if self.bytes_since >= segment_bytes(self.config.bytes_max.0) {
             self.announced.clear();
             self.bytes_since = 0;
@@ -154,7 +154,7 @@ impl SpoolQueue {
     }
 
     /// The next record to drain.
-    pub(super) fn next(&mut self) -> Option<Record> {
+    pub fn next_record(&mut self) -> Option<Record> {
         if self.stashed.is_some() {
             return self.stashed.take();
         }
@@ -162,12 +162,12 @@ impl SpoolQueue {
             let record = match self.spool.next() {
                 Ok(record) => record?,
                 Err(error) => {
-                    self.tell(&error, "");
+                    self.log_error(&error, "");
                     return None;
                 }
             };
             self.out += 1;
-            // What the spool dropped meanwhile will not come any more.
+            // `next_record` will not return records that the spool has dropped meanwhile.
             self.acknowledged = self.acknowledged.split_off(&record.id);
             if self.acknowledged.remove(&record.id) {
                 self.confirm(record.id);
@@ -186,23 +186,23 @@ impl SpoolQueue {
             && read_header(&record.payload).is_ok_and(|(header, _)| self.lost.contains(&header.schema))
     }
 
-    /// A record that could not be sent now after all.
-    pub(super) fn stash(&mut self, record: Record) {
+    /// Puts back a record that could not be sent.
+    pub fn stash(&mut self, record: Record) {
         self.stashed = Some(record);
     }
 
-    /// What was handed out and not confirmed is to be drained again: the connection ended, or the server refused some of it.
-    pub(super) fn rewind(&mut self) {
+    /// Lets `next_record` return all unconfirmed records again: the connection ended, or the server refused some of them.
+    pub fn rewind(&mut self) {
         self.stashed = None;
         self.again = false;
         self.out = 0;
         self.spool.rewind();
     }
 
-    /// Looks through the whole spool for a schema; that it has none is remembered. Only while nothing is in flight.
-    pub(super) fn find_schema(&mut self, hash: SchemaHash) -> Option<Schema> {
+    /// Searches the whole spool for a schema and remembers a failure. Only while nothing is in flight.
+    pub fn find_schema(&mut self, hash: SchemaHash) -> Option<Schema> {
         let mut found = None;
-        while let (None, Some(record)) = (&found, self.next()) {
+        while let (None, Some(record)) = (&found, self.next_record()) {
             if matches!(Topic::parse(&record.topic), Some(Topic::Schema { .. })) {
                 found = Schema::decode(&record.payload).ok().filter(|schema| schema.hash() == hash);
             }
@@ -214,25 +214,25 @@ impl SpoolQueue {
         found
     }
 
-    /// The server has a record that was handed out.
-    pub(super) fn confirm(&mut self, id: RecordId) {
+    /// The server has acknowledged a record that `next_record` returned.
+    pub fn confirm(&mut self, id: RecordId) {
         self.out = self.out.saturating_sub(1);
         self.schemas.remove(&id);
         if let Err(error) = self.spool.confirm(id) {
-            self.tell(&error, "");
+            self.log_error(&error, "");
         }
         self.dirty_since.get_or_insert_with(Instant::now);
     }
 
-    /// The server has a record that was not handed out yet.
-    pub(super) fn acknowledge(&mut self, id: RecordId) {
+    /// The server has acknowledged a record that `next_record` has not returned yet.
+    pub fn acknowledge(&mut self, id: RecordId) {
         self.acknowledged.insert(id);
     }
 
-    /// Batches lost since the last call: dropped by the spool for want of room, or because their schema is lost. The spool
-    /// tells how many records it dropped, and its oldest one tells how many of them were schemas; that one can be looked at
-    /// only while none is handed out, so that the count may come a little later.
-    pub(super) fn take_dropped(&mut self) -> u64 {
+    /// Batches lost since the last call: dropped by a full spool, or unreadable because their schema is lost. The spool counts dropped records; how
+    /// many of them were schemas is known from its oldest record, which can be read only while none is unconfirmed. The count may therefore come
+    /// later.
+    pub fn take_dropped(&mut self) -> u64 {
         let (records, unreadable) = (self.spool.dropped().records, std::mem::take(&mut self.unreadable));
         if records == self.dropped_before || self.out > 0 {
             return unreadable;
@@ -246,14 +246,14 @@ impl SpoolQueue {
         dropped.saturating_sub(schemas) + unreadable
     }
 
-    pub(super) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         self.dirty_since = None;
         if let Err(error) = self.spool.flush() {
-            self.tell(&error, "");
+            self.log_error(&error, "");
         }
     }
 
-    fn tell(&mut self, error: &SpoolError, consequence: &str) {
+    fn log_error(&mut self, error: &SpoolError, consequence: &str) {
         if self.log_limiter.due(1).is_some() {
             tracing::warn!("spool: {error}{consequence}");
         }
@@ -270,7 +270,7 @@ mod tests {
         for record in [100, 1_000, 25_000] {
             let mut allowance = DrainAllowance::new(Some(10_000), start);
             let mut sent = 0;
-            // A look each 50 ms for 100 s, as the sender does while it drains.
+            // Once each 50 ms for 100 s, as the sender does while it drains.
             for look in 0..2_000u32 {
                 while allowance.is_left(start + Duration::from_millis(50) * look) {
                     allowance.spend(record);

@@ -1,66 +1,66 @@
-//! The sender's buffer: batches in memory, the oldest first, and the spool behind them.
+//! The send queue: batches that the server has not acknowledged, bounded in bytes.
+//!
+//! It has three parts, because three threads and the disk have different rights to wait: the encoder must never wait for the sender or the disk, so
+//! it appends to [`IncomingBatches`] under a short lock. The sender's thread owns [`SendQueue`], which takes
+//! those batches and moves them to the [`SpoolQueue`] on disk by age and size.
+
+mod incoming;
+mod log_limiter;
+pub mod spool;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wholegrain_model::{Schema, SchemaHash};
 use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::spool::{RecordId, Spool};
 
-use super::disk::{RETRY_AFTER, SpoolQueue};
-use super::refusal::is_final;
+pub use self::incoming::IncomingBatches;
+use self::log_limiter::LogLimiter;
+use self::spool::{RETRY_AFTER, SpoolQueue};
+use crate::batch::EncodedBatch;
 use crate::config::SpoolConfig;
+use crate::counters::AgentCounters;
 use crate::engine::clock;
-use crate::state::{AgentState, EncodedBatch};
+use crate::refusal::is_final;
+use crate::registry::GroupRegistry;
 
-/// How often the same problem is logged: 10 s.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-/// Schemas of groups that are no more, kept for a server that asks: so many.
+/// Schemas of removed groups that are kept for a server that asks for them.
 const OLD_SCHEMAS_MAX: usize = 64;
 
-/// Batches that the server has not acknowledged.
-pub struct SendBuffer {
-    state: Arc<AgentState>,
+/// What a send queue is constructed with.
+#[derive(Clone)]
+pub struct SendQueueContext {
+    pub agent: String,
+    pub incoming: Arc<IncomingBatches>,
+    pub registry: Arc<GroupRegistry>,
+    pub counters: Arc<AgentCounters>,
+}
+
+/// The sender's part of the queue: batches in memory, the oldest first, and the spool behind them.
+pub struct SendQueue {
+    context: SendQueueContext,
     pending: VecDeque<Arc<EncodedBatch>>,
     pending_bytes: u64,
-    /// Batches in flight that are in memory only; the link keeps them, here are their bytes.
-    pub(super) flight_bytes: u64,
-    /// How many of the pending may go.
+    /// Bytes of the batches in flight that are in memory only. The link holds the batches.
+    flight_bytes: u64,
+    /// How many of the pending batches may be sent.
     released: usize,
     schemas: VecDeque<Schema>,
-    pub(super) disk: Option<SpoolQueue>,
+    pub disk: Option<SpoolQueue>,
     drop_log: LogLimiter,
     refusal_log: LogLimiter,
     schema_log: LogLimiter,
 }
 
-/// Limits how often the same problem is logged, and counts what it suppresses.
-#[derive(Debug, Default)]
-pub struct LogLimiter {
-    last: Option<Instant>,
-    suppressed: u64,
-}
-
-impl LogLimiter {
-    /// Adds `more`; returns the sum to log now, if it is time.
-    pub(super) fn due(&mut self, more: u64) -> Option<u64> {
-        self.suppressed += more;
-        if self.suppressed == 0 || self.last.is_some_and(|last| last.elapsed() < TELL_EVERY) {
-            return None;
-        }
-        self.last = Some(Instant::now());
-        Some(std::mem::take(&mut self.suppressed))
-    }
-}
-
-impl SendBuffer {
-    /// Starts with an empty memory and the spool as it is.
-    pub fn new(state: Arc<AgentState>, spool: Option<(Spool, SpoolConfig)>) -> Self {
+impl SendQueue {
+    /// A queue with nothing in memory and an open spool.
+    pub fn new(context: SendQueueContext, spool: Option<(Spool, SpoolConfig)>) -> Self {
         let disk = spool.map(|(spool, config)| SpoolQueue::new(spool, config));
-        let mut buffer = Self {
-            state,
+        let mut queue = Self {
+            context,
             pending: VecDeque::new(),
             pending_bytes: 0,
             flight_bytes: 0,
@@ -71,24 +71,24 @@ impl SendBuffer {
             refusal_log: LogLimiter::default(),
             schema_log: LogLimiter::default(),
         };
-        buffer.publish_sizes();
-        buffer
+        queue.publish_sizes();
+        queue
     }
 
-    /// Whether nothing is in memory that was not sent.
+    /// Whether every batch in memory has been sent.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Whether something waits for its time.
+    /// Whether a batch waits for the send window.
     pub fn has_unreleased(&self) -> bool {
         self.pending.len() > self.released
     }
 
-    /// Takes what the encoder has made.
+    /// Takes the batches that the encoder has made.
     pub fn collect(&mut self) {
         let before = self.pending.len();
-        self.state.outbox.take(&mut self.pending, self.pending_bytes + self.flight_bytes);
+        self.context.incoming.take(&mut self.pending, self.pending_bytes + self.flight_bytes);
         for index in before..self.pending.len() {
             let batch = self.pending[index].clone();
             self.pending_bytes += batch.bytes();
@@ -109,27 +109,27 @@ impl SendBuffer {
 
     /// The schema of this hash, if this agent has or had it.
     pub fn schema(&self, hash: SchemaHash) -> Option<Schema> {
-        let live = self.state.registry.live();
+        let live = self.context.registry.live();
         let running = live.iter().map(|group| group.sent_schema());
         running.chain(&self.schemas).find(|schema| schema.hash() == hash).cloned()
     }
 
-    /// Everything in memory may go.
+    /// Lets all batches in memory be sent.
     pub fn release_all(&mut self) {
         self.released = self.pending.len();
     }
 
-    /// What was made until then, on the monotonic clock, may go.
+    /// Lets batches be sent that were encoded until `until` on the monotonic clock.
     pub fn release(&mut self, until: i64) {
         self.released = self.released.max(self.pending.partition_point(|batch| batch.made_mono <= until));
     }
 
-    /// The oldest batch that may go.
+    /// The oldest batch that may be sent.
     pub fn front(&self) -> Option<&Arc<EncodedBatch>> {
         if self.released > 0 { self.pending.front() } else { None }
     }
 
-    /// Takes it: it is in flight now.
+    /// Takes the oldest batch: it is in flight now.
     pub fn take_front(&mut self) -> Option<Arc<EncodedBatch>> {
         let batch = self.pending.pop_front()?;
         self.released = self.released.saturating_sub(1);
@@ -138,12 +138,12 @@ impl SendBuffer {
         Some(batch)
     }
 
-    /// A batch in flight is no longer in memory: acknowledged, refused or copied to the disk.
+    /// Forgets a batch in flight that was acknowledged, refused or copied to the disk.
     pub fn remove_in_flight(&mut self, batch: &EncodedBatch) {
         self.flight_bytes -= batch.bytes();
     }
 
-    /// A batch in flight comes back to its place, because the connection ended or the server refused it for now.
+    /// Returns a batch in flight to its place, because the connection ended or the server refused it for now.
     pub fn put_back(&mut self, batch: Arc<EncodedBatch>) {
         self.flight_bytes -= batch.bytes();
         self.pending_bytes += batch.bytes();
@@ -152,20 +152,20 @@ impl SendBuffer {
         self.pending.insert(at, batch);
     }
 
-    /// Puts a copy of a batch that is in flight on the disk.
+    /// Copies a batch to the disk.
     pub fn copy_to_disk(&mut self, batch: &EncodedBatch) -> Option<RecordId> {
-        let id = self.disk.as_mut()?.push(&self.state.name, batch)?;
-        self.state.counters.spooled.fetch_add(1, Ordering::Relaxed);
+        let id = self.disk.as_mut()?.push(&self.context.agent, batch)?;
+        self.context.counters.spooled.fetch_add(1, Ordering::Relaxed);
         Some(id)
     }
 
-    /// How old a batch is that must go to the disk; `None` without one.
+    /// The age at which a batch goes to the disk; `None` without a spool.
     pub fn age_max(&self, send_period: Duration) -> Option<Duration> {
         self.disk.as_ref().map(|disk| disk.config.after.duration() + send_period)
     }
 
-    /// The bytes beyond which the oldest go to the disk or are dropped: with a disk earlier than the queue's own bound, so that
-    /// the encoder never has to drop for a sender that is at work.
+    /// The bytes beyond which the oldest batches are spooled or dropped. With a spool this is below the queue's own bound, so that the encoder drops
+    /// nothing while the sender works.
     fn bytes_max(&self, queue_bytes_max: u64) -> u64 {
         if self.disk.is_some() { queue_bytes_max / 4 * 3 } else { queue_bytes_max }
     }
@@ -175,7 +175,7 @@ impl SendBuffer {
         self.pending_bytes + self.flight_bytes > self.bytes_max(queue_bytes_max)
     }
 
-    /// Moves what is too old, or too much, to the disk; drops what is too much when there is none or it refuses.
+    /// Spools batches that are too old or too many; drops batches that are too many if there is no spool or the disk fails.
     pub fn keep_bounds(&mut self, queue_bytes_max: u64, send_period: Duration) {
         let age_max = self.age_max(send_period);
         let now = clock::mono();
@@ -199,10 +199,10 @@ impl SendBuffer {
         self.publish_sizes();
     }
 
-    /// A message that the server refused: given up, or put off when the reason may pass.
+    /// Counts and logs a message that the server refused, for good or for now.
     pub fn count_refused(&mut self, what: &str, reason: ReasonCode) {
         let given_up = is_final(reason);
-        let counters = &self.state.counters;
+        let counters = &self.context.counters;
         let counter = if given_up { &counters.refused } else { &counters.put_off };
         counter.fetch_add(1, Ordering::Relaxed);
         let Some(count) = self.refusal_log.due(1) else { return };
@@ -216,9 +216,9 @@ impl SendBuffer {
         }
     }
 
-    /// A message that is larger than what the server takes.
+    /// Counts and logs a message that is larger than the server allows.
     pub fn count_too_large(&mut self, what: &str, bytes: usize, max: usize) {
-        self.state.counters.refused.fetch_add(1, Ordering::Relaxed);
+        self.context.counters.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.refusal_log.due(1) {
             tracing::error!(
                 "the server takes {max} bytes; {count} messages, the last for {what} with {bytes} bytes, are given up"
@@ -226,18 +226,16 @@ impl SendBuffer {
         }
     }
 
-    /// The server asks for a schema that nobody has.
-    pub fn tell_lost(&mut self, hash: SchemaHash) {
+    /// Logs that the server asked for a schema that is lost.
+    pub fn log_lost_schema(&mut self, hash: SchemaHash) {
         if let Some(count) = self.schema_log.due(1) {
-            tracing::warn!(
-                "the server asked for {count} schemas that this agent does not have any more, the last {hash}"
-            );
+            tracing::warn!("the server asked for {count} schemas that this agent no longer has, the last {hash}");
         }
     }
 
     fn count_dropped(&mut self, mut dropped: u64) {
         dropped += self.disk.as_mut().map_or(0, SpoolQueue::take_dropped);
-        self.state.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
+        self.context.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
         if let Some(count) = self.drop_log.due(dropped) {
             let why = if self.disk.is_some() {
                 "queue and spool are full"
@@ -250,11 +248,11 @@ impl SendBuffer {
 
     fn publish_sizes(&mut self) {
         let spool = self.disk.as_ref().map_or(0, |disk| if disk.spool.is_empty() { 0 } else { disk.spool.bytes() });
-        self.state.counters.spool_bytes.store(spool, Ordering::Relaxed);
-        self.state.counters.queue_bytes.store(self.pending_bytes + self.flight_bytes, Ordering::Relaxed);
+        self.context.counters.spool_bytes.store(spool, Ordering::Relaxed);
+        self.context.counters.queue_bytes.store(self.pending_bytes + self.flight_bytes, Ordering::Relaxed);
     }
 
-    /// Makes the disk hold what it was given, if it is time.
+    /// Syncs the spool if it is due.
     pub fn flush_if_due(&mut self) {
         if let Some(disk) = &mut self.disk
             && disk.dirty_since.is_some_and(|since| since.elapsed() >= disk.config.flush_every.duration())
@@ -263,7 +261,7 @@ impl SendBuffer {
         }
     }
 
-    /// How long until something here is due.
+    /// The time until a batch has to be spooled or the spool synced.
     pub fn due_in(&self, send_period: Duration) -> Option<Duration> {
         let disk = self.disk.as_ref()?;
         let flush = disk.dirty_since.map(|since| disk.config.flush_every.duration().saturating_sub(since.elapsed()));
@@ -275,7 +273,7 @@ impl SendBuffer {
         [flush, age].into_iter().flatten().min()
     }
 
-    /// The end: everything in memory to the disk.
+    /// Spools everything in memory, at the end.
     pub fn put_all_away(&mut self) {
         if let Some(disk) = &mut self.disk {
             disk.refused_at = None;

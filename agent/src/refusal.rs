@@ -1,27 +1,25 @@
-//! What a refusal of the server means for what was sent, and how often it is tried again.
+//! Refusals of the server, and the pauses after them.
 //!
-//! A batch is given up only for a reason that cannot change for this payload. Everything else may pass: a quota is raised, a
-//! rule about who may publish what is put right, a server's trouble ends. Such batches stay in memory or in the spool, within
-//! their bounds, and is sent again.
+//! A message is given up only for a reason that cannot change for its payload. Other reasons may pass: a quota is raised, a permission is corrected, a
+//! fault of the server ends. Such batches stay in memory or in the spool, within their bounds, and are sent again.
 
 use std::time::{Duration, Instant};
 
 use wholegrain_transport::mqtt::ReasonCode;
 
-/// The pause after the first refusal: 500 ms; each further one without a success between is twice as long.
+/// The pause after the first refusal: 500 ms; it doubles with each refusal without an acknowledgement in between.
 pub const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// The longest pause: 30 s.
 pub const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Whether the same message would be refused for ever: its topic, its format or its size is wrong. Not so "not authorized",
-/// which somebody at the server can change, and not the unspecified reasons, behind which may be anything.
+/// Whether the same message would always be refused: its topic, its format or its size is wrong. "Not authorized" is not final, because an
+/// administrator can change it, nor are the unspecified reasons.
 pub fn is_final(reason: ReasonCode) -> bool {
     matches!(reason, ReasonCode::TOPIC_NAME_INVALID | ReasonCode::PAYLOAD_FORMAT_INVALID | ReasonCode::PACKET_TOO_LARGE)
 }
 
-/// The pauses after refusals that may pass. While one lasts no batch is sent, so that a server in trouble is not asked the
-/// same thing over and over; one success makes the next pause the shortest again, so that one batch that is refused every
-/// time holds up the others for little.
+/// Pauses after refusals that may pass. No batch is sent during a pause, so that a server in trouble is spared. One acknowledgement resets the next pause
+/// to the shortest, so that a batch that is always refused delays the others little.
 #[derive(Debug, Default)]
 pub struct RefusalPauses {
     in_a_row: u32,
@@ -29,7 +27,7 @@ pub struct RefusalPauses {
 }
 
 impl RefusalPauses {
-    /// A message was refused. Those that were sent together with it and are refused too count once.
+    /// A message was refused. Messages that were sent together count once.
     pub fn refused(&mut self, now: Instant) {
         if self.left(now).is_zero() {
             let pause = PAUSE_MIN.saturating_mul(1 << self.in_a_row.min(10)).min(PAUSE_MAX);
@@ -38,12 +36,12 @@ impl RefusalPauses {
         }
     }
 
-    /// A batch was taken.
+    /// A batch was acknowledged.
     pub fn accepted(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// How long the pause still lasts; zero when there is none.
+    /// The rest of the pause; zero without one.
     pub fn left(&self, now: Instant) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }

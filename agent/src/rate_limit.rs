@@ -1,8 +1,8 @@
-//! How often something may be within a minute, for each of those who do it and for all together.
+//! Limits how often each key may do something in a minute, and all keys together.
 
 use std::collections::HashMap;
 
-/// The most whose counts are kept apart; further ones share one.
+/// The most keys with a count of their own; further ones share one.
 const KEYS_MAX: usize = 256;
 /// A minute in ns.
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -15,17 +15,17 @@ pub struct RateLimit {
     minute: i64,
     all: u32,
     each: HashMap<String, u32>,
-    /// What was over the rate since somebody asked.
+    /// Attempts over the rate since the last [`RateLimit::take_excess`].
     over: u64,
 }
 
 impl RateLimit {
-    /// So many a minute for each, and for all.
+    /// With these limits for each key and for all.
     pub fn per_minute(each_max: u32, all_max: u32) -> Self {
         Self { each_max, all_max, minute: i64::MIN, all: 0, each: HashMap::new(), over: 0 }
     }
 
-    /// Whether it may be once more.
+    /// Counts one attempt. Whether it is within the rate.
     pub fn take(&mut self, key: &str, now: i64) -> bool {
         let minute = now.div_euclid(MINUTE_NS);
         if minute != self.minute {
@@ -43,7 +43,7 @@ impl RateLimit {
         true
     }
 
-    /// How many were over the rate since this was last asked.
+    /// The attempts over the rate since the last call.
     pub fn take_excess(&mut self) -> u64 {
         std::mem::take(&mut self.over)
     }

@@ -1,0 +1,331 @@
+//! A source of the node: its groups, its thread if it blocks, and its notes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use wholegrain_model::{Interval, Schema};
+use wholegrain_sources::{GroupPlan, Roots, Source, descriptors};
+
+use crate::config::SourceConfig;
+use crate::counters::AgentCounters;
+use crate::engine::schedule::TickSchedule;
+use crate::engine::{Group, GroupStart, Sampler};
+use crate::identity::AgentIdentity;
+use crate::reconcile::{BlockingSampler, GroupChanges};
+use crate::rediscovery::Rediscovery;
+use crate::registry::GroupRegistry;
+use crate::status::SourceStatus;
+
+/// The most notes of one source.
+const NOTES_MAX: usize = 100;
+
+/// How often the lack of file descriptors is logged: 10 min.
+const WARN_EVERY: Duration = Duration::from_secs(600);
+/// The note of a discovery without file descriptors.
+const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover groups: the present groups stay, and discovery is tried \
+     again (raise LimitNOFILE= of the agent's unit)";
+/// How long the thread of a stopped source may take to end: 100 ms.
+const STOP_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A source and its groups.
+pub(super) struct RunningSource {
+    pub name: String,
+    summary: String,
+    /// `None` for a source without a table in the configuration.
+    config: Option<SourceConfig>,
+    source: Option<Box<dyn Source>>,
+    phase: &'static str,
+    groups: Vec<Arc<Group>>,
+    blocking: BlockingSampler,
+    notes: Vec<String>,
+    /// Groups whose last read had a problem.
+    failing: Vec<String>,
+    rediscovery: Rediscovery,
+    /// When the lack of file descriptors was last logged.
+    warned: Option<Instant>,
+}
+
+/// What the manager lends a source to change its groups.
+pub(super) struct DiscoveryContext<'a> {
+    pub identity: &'a AgentIdentity,
+    pub registry: &'a GroupRegistry,
+    pub counters: &'a Arc<AgentCounters>,
+    pub fast: &'a mut Sampler,
+    pub interval_overrides: &'a HashMap<String, Interval>,
+    /// The interval of groups that name none.
+    pub interval: Interval,
+    pub send_interval: Interval,
+}
+
+impl RunningSource {
+    /// A source of the configuration, not started yet.
+    pub fn configured(config: &SourceConfig) -> Self {
+        Self::new(config.name, config.summary(), Some(config.clone()), None)
+    }
+
+    /// A source that the configuration does not build.
+    pub fn built(name: &str, summary: &str, source: Box<dyn Source>) -> Self {
+        Self::new(name, summary, None, Some(source))
+    }
+
+    fn new(name: &str, summary: &str, config: Option<SourceConfig>, source: Option<Box<dyn Source>>) -> Self {
+        Self {
+            name: name.to_owned(),
+            summary: summary.to_owned(),
+            config,
+            source,
+            phase: "stopped",
+            groups: Vec::new(),
+            blocking: BlockingSampler::new(name),
+            notes: Vec::new(),
+            failing: Vec::new(),
+            rediscovery: Rediscovery::default(),
+            warned: None,
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.phase == "running"
+    }
+
+    pub fn has_group(&self, name: &str) -> bool {
+        self.groups.iter().any(|group| group.name() == name)
+    }
+
+    pub fn status(&self) -> SourceStatus {
+        SourceStatus {
+            name: self.name.clone(),
+            summary: self.summary.clone(),
+            state: self.phase,
+            groups: self.groups.iter().map(|group| group.name().to_owned()).collect(),
+            notes: self.notes.clone(),
+        }
+    }
+
+    pub fn has_note(&self, note: &String) -> bool {
+        self.notes.contains(note)
+    }
+
+    pub fn reconfigured(&mut self, config: &SourceConfig) {
+        self.config = Some(config.clone());
+        self.notes.clear();
+    }
+
+    pub fn put_source(&mut self, source: Box<dyn Source>) {
+        self.source = Some(source);
+    }
+
+    /// Builds the source from its configuration.
+    pub fn build(&mut self, roots: &Roots) {
+        if let Some(config) = &self.config {
+            match config.build(roots) {
+                Ok(source) => self.source = Some(source),
+                Err(error) => self.note(error.to_string()),
+            }
+        }
+    }
+
+    /// Builds the source unless it is built. Whether it can run; otherwise its state is `failed`.
+    pub fn prepare(&mut self, roots: &Roots) -> bool {
+        if self.source.is_none() {
+            self.build(roots);
+        }
+        self.phase = if self.source.is_some() { "running" } else { "failed" };
+        self.is_running()
+    }
+
+    /// Logs and keeps a note, once.
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) && self.notes.len() < NOTES_MAX {
+            tracing::info!("source {}: {text}", self.name);
+            self.notes.push(text);
+        }
+    }
+
+    /// Takes the readers' requests for a rediscovery. Whether one is due, as it always is at a rescan.
+    pub fn take_layout_changed(&mut self, rescan: bool) -> bool {
+        let changed = self.groups.iter().filter(|group| group.stats.layout_changed.swap(false, Ordering::AcqRel));
+        // Counted, not `any`: every flag has to be cleared.
+        let is_requested = changed.count() > 0;
+        self.rediscovery.is_due(is_requested, Instant::now()) || (rescan && self.rediscovery.take())
+    }
+
+    /// Whether a rediscovery waits.
+    pub fn is_changing(&self) -> bool {
+        self.rediscovery.is_waiting()
+    }
+
+    /// The shortest interval of its groups on the common thread, in ns.
+    pub fn interval_min(&self) -> Option<u64> {
+        let common = self.groups.iter().filter(|group| !group.blocking);
+        common.map(|group| group.ticking.interval.ns()).min()
+    }
+
+    /// Logs a problem once, and its end.
+    pub fn log_problems(&mut self) {
+        for group in &self.groups {
+            let at = self.failing.iter().position(|name| name == group.name());
+            match (group.stats.problem.get(), at) {
+                (Some(problem), None) => {
+                    tracing::warn!("group {}: {problem}; its values are gaps until it can be read again", group.name());
+                    self.failing.push(group.name().to_owned());
+                }
+                (None, Some(at)) => {
+                    tracing::info!("group {}: can be read again", group.name());
+                    self.failing.swap_remove(at);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub fn stop_blocking(&mut self, timeout: Duration) {
+        if !self.blocking.join(timeout) {
+            tracing::warn!("source {}: a read hangs; its thread is abandoned", self.name);
+        }
+    }
+
+    /// Discovers the groups and applies the difference; `reopen` exchanges the readers of unchanged groups too. Whether groups were added or
+    /// removed. Groups that could not be discovered stay, with gaps until they can be read again.
+    pub fn discover(&mut self, context: &mut DiscoveryContext<'_>, reopen: bool) -> bool {
+        let Some((plans, mut kept)) = self.plan() else { return false };
+        let unseen = kept.clone();
+        let mut changes = GroupChanges::default();
+        for plan in plans.into_iter().filter(|plan| !unseen.contains(&plan.name)) {
+            let name = plan.name.clone();
+            if kept.contains(&name) {
+                self.note(format!("offers the group {name} twice; the second is left out"));
+                continue;
+            }
+            self.reconcile(plan, context, &mut changes, reopen);
+            kept.push(name);
+        }
+        let removed = self.groups.extract_if(.., |group| !kept.iter().any(|name| name == group.name()));
+        for group in removed {
+            tracing::info!("group {} is removed", group.name());
+            changes.remove(&group);
+        }
+        changes.apply(context.registry, context.fast, &mut self.blocking)
+    }
+
+    /// The groups that the source offers, and the names of running groups that stay because the source could not see them.
+    fn plan(&mut self) -> Option<(Vec<GroupPlan>, Vec<String>)> {
+        let mut notes = Vec::new();
+        let source = self.source.as_mut()?;
+        let had_descriptors = descriptors::are_left();
+        let plans = source.discover(&mut |text| notes.push(text));
+        let is_complete = had_descriptors && descriptors::are_left();
+        let mut kept: Vec<String> = source.unseen().iter().map(|name| (*name).to_owned()).collect();
+        if !is_complete {
+            kept.extend(self.groups.iter().map(|group| group.name().to_owned()));
+            notes.push(NO_DESCRIPTORS.to_owned());
+            let now = Instant::now();
+            if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
+                self.warned = Some(now);
+                tracing::warn!("source {}: {NO_DESCRIPTORS}", self.name);
+            }
+        }
+        if !kept.is_empty() {
+            self.rediscovery.request();
+        }
+        notes.into_iter().for_each(|text| self.note(text));
+        Some((plans, kept))
+    }
+
+    /// Collects the change from the running group of the plan's name to the planned one.
+    fn reconcile(&mut self, plan: GroupPlan, context: &DiscoveryContext<'_>, changes: &mut GroupChanges, reopen: bool) {
+        let schema = match Schema::new(context.identity.prefix.clone(), plan.name.clone(), plan.sensors) {
+            Ok(schema) => schema,
+            Err(error) => return self.note(format!("left out: {error}")),
+        };
+        if plan.blocking
+            && let Err(error) = self.blocking.ensure(context.counters)
+        {
+            return self.note(format!("cannot start a thread to read it: {error}"));
+        }
+        let interval =
+            context.interval_overrides.get(&plan.name).copied().or(plan.timing.interval).unwrap_or(context.interval);
+        let ticking = TickSchedule { interval, offset: plan.timing.offset, synchronous: plan.timing.synchronous };
+        let at = self.groups.iter().position(|group| group.name() == plan.name);
+        let old = at.map(|at| self.groups[at].clone());
+        let has_same_schema = old.as_ref().is_some_and(|old| old.schema == schema);
+        let has_same_ticks = old.as_ref().is_some_and(|old| old.ticking == ticking);
+        let stats = old.as_ref().filter(|old| old.blocking == plan.blocking).map(|old| old.stats.clone());
+        let new = |schema: Schema| {
+            let (agent, stats) = (&context.identity.name, stats.unwrap_or_default());
+            let group = Group::new(&self.name, agent, schema, ticking, plan.blocking, context.send_interval, stats);
+            Arc::new(group)
+        };
+        let group = match old {
+            Some(old) if old.blocking == plan.blocking && has_same_schema && has_same_ticks => {
+                if reopen {
+                    changes.reopen(&old, plan.reader);
+                }
+                return;
+            }
+            Some(old) if old.blocking == plan.blocking && has_same_schema && !reopen => {
+                let group = Arc::new(old.retimed(&context.identity.name, ticking, context.send_interval));
+                changes.retime(&old, group.clone(), false);
+                group
+            }
+            Some(old) if old.blocking == plan.blocking => {
+                let group = new(schema);
+                if !has_same_schema {
+                    let (now, before) = (group.schema.len(), old.schema.len());
+                    tracing::info!("group {} has {now} sensors now, {before} before", group.name());
+                }
+                changes.replace(&old, group.clone(), plan.reader, has_same_ticks);
+                group
+            }
+            old => {
+                // A group that moves between the common thread and the source's own begins again.
+                if let Some(old) = &old {
+                    changes.remove(old);
+                }
+                if let Some(other) = changes.collision(schema.group(), context.registry) {
+                    let (name, owner) = (schema.group(), &other.source);
+                    return self.note(format!("group {name} is left out: source {owner} has a group of this name"));
+                }
+                let group = new(schema);
+                let sensors = group.schema.len();
+                tracing::debug!("group {} has {sensors} sensors, every {}", group.name(), group.ticking.interval);
+                changes.add(group.clone(), plan.reader, GroupStart::OnTick);
+                group
+            }
+        };
+        match at {
+            Some(at) => self.groups[at] = group,
+            None => self.groups.push(group),
+        }
+    }
+
+    /// Gives a group another interval.
+    pub fn retime(&mut self, name: &str, interval: Interval, context: &mut DiscoveryContext<'_>) {
+        if let Some(place) = self.groups.iter_mut().find(|group| group.name() == name)
+            && place.ticking.interval != interval
+        {
+            let ticking = TickSchedule { interval, ..place.ticking };
+            let new = Arc::new(place.retimed(&context.identity.name, ticking, context.send_interval));
+            let old = std::mem::replace(place, new.clone());
+            let mut changes = GroupChanges::default();
+            changes.retime(&old, new, false);
+            changes.apply(context.registry, context.fast, &mut self.blocking);
+        }
+    }
+
+    pub fn stop(&mut self, context: &mut DiscoveryContext<'_>) {
+        let mut changes = GroupChanges::default();
+        for group in self.groups.drain(..) {
+            changes.remove(&group);
+        }
+        changes.apply(context.registry, context.fast, &mut self.blocking);
+        self.phase = "stopped";
+        self.failing.clear();
+        self.stop_blocking(STOP_TIMEOUT);
+        if self.config.is_some() {
+            self.source = None;
+        }
+    }
+}

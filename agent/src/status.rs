@@ -1,0 +1,73 @@
+//! What the agent publishes about its connection, its sources and its log.
+
+use std::sync::Mutex;
+
+use serde::Serialize;
+
+use crate::log::LogSetting;
+use crate::sync::lock;
+
+/// The connection to the server.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LinkStatus {
+    /// Empty without `[mqtt]`.
+    pub url: String,
+    /// `off`, `connecting`, `connected` or `waiting`.
+    pub state: &'static str,
+    /// Why the last connection failed or ended.
+    pub last_error: Option<String>,
+    /// Batches sent and not yet acknowledged.
+    pub in_flight: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct SourceStatus {
+    /// Its name in the configuration.
+    pub name: String,
+    /// One line that describes it.
+    pub summary: String,
+    /// `running`, `stopped` or `failed`.
+    pub state: &'static str,
+    pub groups: Vec<String>,
+    /// Messages of its last discoveries.
+    pub notes: Vec<String>,
+}
+
+/// The states that the sender and the manager publish, and the API shows.
+#[derive(Debug)]
+pub struct AgentStatus {
+    link: Mutex<LinkStatus>,
+    log: Mutex<LogSetting>,
+    sources: Mutex<Vec<SourceStatus>>,
+}
+
+impl AgentStatus {
+    pub fn new(log: LogSetting) -> Self {
+        let link = LinkStatus { state: "off", ..LinkStatus::default() };
+        Self { link: Mutex::new(link), log: Mutex::new(log), sources: Mutex::default() }
+    }
+
+    pub fn link(&self) -> LinkStatus {
+        lock(&self.link).clone()
+    }
+
+    pub fn change_link(&self, change: impl FnOnce(&mut LinkStatus)) {
+        change(&mut lock(&self.link));
+    }
+
+    pub fn log(&self) -> LogSetting {
+        lock(&self.log).clone()
+    }
+
+    pub fn change_log(&self, change: impl FnOnce(&mut LogSetting)) {
+        change(&mut lock(&self.log));
+    }
+
+    pub fn sources(&self) -> Vec<SourceStatus> {
+        lock(&self.sources).clone()
+    }
+
+    pub fn set_sources(&self, sources: Vec<SourceStatus>) {
+        *lock(&self.sources) = sources;
+    }
+}
