@@ -140,12 +140,10 @@ pub struct CheckReport {
     pub name: String,
     /// The path above all its sensors.
     pub prefix: String,
-    /// The server's URL.
     pub server: Option<String>,
     /// A description of how batches are sent.
     pub sending: String,
     pub groups: Vec<GroupCheck>,
-    /// The sources' notes.
     pub notes: Vec<String>,
     /// Readings per second of all groups.
     pub readings_per_second: f64,

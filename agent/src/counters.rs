@@ -49,7 +49,6 @@ pub struct AgentCounters {
     pub marks_dropped: AtomicU64,
     /// Invalid marks of jobs.
     pub marks_refused: AtomicU64,
-    /// Running jobs.
     pub jobs: AtomicU64,
     /// Jobs that are not read because of the bounds.
     pub jobs_waiting: AtomicU64,

@@ -102,7 +102,6 @@ impl EncoderThread {
     }
 }
 
-/// The thread's state.
 pub struct Encoder {
     context: EncoderContext,
     batches: BatchEncoder,

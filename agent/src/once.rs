@@ -29,7 +29,6 @@ fn rfc3339<S: serde::Serializer>(time: &i64, serializer: S) -> Result<S::Ok, S::
 /// One reading of every sensor, and the problems.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OnceReport {
-    /// Ordered by group.
     pub readings: Vec<SensorReading>,
     pub notes: Vec<String>,
 }

@@ -59,7 +59,6 @@ impl GroupChanges {
         if group.blocking { &mut self.blocking } else { &mut self.fast }
     }
 
-    /// Starts a group.
     pub fn add(&mut self, group: Arc<Group>, reader: Box<dyn Reader>, start: GroupStart) {
         self.of(&group).add(Sampled::new(group.clone(), reader), start);
         self.added.push(group);
@@ -82,7 +81,6 @@ impl GroupChanges {
         self.exchange(old, new);
     }
 
-    /// Stops a group.
     pub fn remove(&mut self, group: &Group) {
         self.of(group).remove(group.id);
         self.retired.push(group.id);

@@ -1,7 +1,7 @@
 //! Refusals of the server, and the pauses after them.
 //!
-//! A message is given up only for a reason that cannot change for its payload. Other reasons may pass: a quota is raised, a permission is corrected, a
-//! fault of the server ends. Such batches stay in memory or in the spool, within their bounds, and are sent again.
+//! A message is given up only for a reason that cannot change for its payload. Other reasons may pass: a quota is raised, a permission is corrected,
+//! a fault of the server ends. Such batches stay in memory or in the spool, within their bounds, and are sent again.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ pub fn is_final(reason: ReasonCode) -> bool {
     matches!(reason, ReasonCode::TOPIC_NAME_INVALID | ReasonCode::PAYLOAD_FORMAT_INVALID | ReasonCode::PACKET_TOO_LARGE)
 }
 
-/// Pauses after refusals that may pass. No batch is sent during a pause, so that a server in trouble is spared. One acknowledgement resets the next pause
-/// to the shortest, so that a batch that is always refused delays the others little.
+/// Pauses after refusals that may pass. No batch is sent during a pause, so that a server in trouble is spared. One acknowledgement resets the next
+/// pause to the shortest, so that a batch that is always refused delays the others little.
 #[derive(Debug, Default)]
 pub struct RefusalPauses {
     in_a_row: u32,

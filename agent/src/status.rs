@@ -10,7 +10,6 @@ use crate::sync::lock;
 /// The connection to the server.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LinkStatus {
-    /// Empty without `[mqtt]`.
     pub url: String,
     /// `off`, `connecting`, `connected` or `waiting`.
     pub state: &'static str,

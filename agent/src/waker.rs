@@ -35,7 +35,6 @@ impl Waker {
         self.inside.as_fd()
     }
 
-    /// Clears all wake-ups.
     pub fn reset(&self) {
         let mut bytes = [0; 64];
         while (&self.inside).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}

@@ -21,7 +21,6 @@ pub struct HttpRequest {
     pub path: String,
     /// Names and values of the query, decoded.
     pub query: Vec<(String, String)>,
-    /// The bearer token.
     pub token: Option<String>,
     /// Whether the connection stays open.
     pub keep: bool,

@@ -135,7 +135,6 @@ pub(super) fn add(service: &ApiService, who: &CallerIdentity, request: &HttpRequ
     ask(service, who, order)
 }
 
-/// Ends a rule.
 pub(super) fn remove(service: &ApiService, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
     let id = id.parse().map_err(|_| {
         HttpFailure::new(400, format!("{id:.40?} is not the number of a rule; GET /v1/rules lists them"))

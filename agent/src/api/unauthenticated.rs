@@ -15,7 +15,6 @@ use crate::sync::lock;
 /// The time from the connection to the first request with a token: 5 s.
 pub(super) const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All of them.
 pub(super) struct UnauthenticatedClients {
     places: Arc<ConnectionPermits>,
     /// The oldest first; each has a permit.

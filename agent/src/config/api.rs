@@ -19,9 +19,7 @@ pub struct ApiConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpsConfig {
     pub listen: std::net::SocketAddr,
-    /// PEM file.
     pub cert: PathBuf,
-    /// PEM file.
     pub key: PathBuf,
     /// The bearer token of administrators.
     pub token: Option<String>,

@@ -127,7 +127,6 @@ pub struct TickSchedule {
 /// A tick that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// The scheduled realtime.
     pub scheduled: i64,
     /// How much later the read begins, ns; not negative.
     pub lag: i64,

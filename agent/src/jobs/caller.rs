@@ -13,7 +13,6 @@ pub enum Role {
     User,
 }
 
-/// An identified caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerIdentity {
     /// For the log, such as `uid 1000 (alice) pid 4242`, `token ops (192.0.2.7)` or `alice through the server`.

@@ -17,7 +17,6 @@ pub struct JobsCommand {
 #[serde(rename_all = "lowercase")]
 pub enum JobsAction {
     Add(RawRule),
-    /// Removes a rule.
     Remove(u64),
     /// Removes all rules for exactly this job: the user's own, or for an administrator everybody's.
     End(String),

@@ -30,7 +30,6 @@ const STACK_BYTES: usize = 256 << 10;
 struct ServerCommand {
     /// The response has the same number.
     id: u64,
-    /// The server's caller.
     who: ServerCaller,
     /// The change; absent in a request for `show`.
     order: Option<JobsAction>,

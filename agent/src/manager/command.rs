@@ -17,7 +17,6 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A command of the API.
 #[derive(Debug, Clone)]
 pub enum ManagerCommand {
-    /// Stops a source.
     Stop(String),
     /// Starts a stopped source.
     Start(String),

@@ -17,6 +17,5 @@ pub struct SenderContext {
     pub status: Arc<AgentStatus>,
     pub control: Arc<ControlChannel>,
     pub records: Arc<RecordsSlot>,
-    /// Wakes the sender.
     pub waker: Arc<Waker>,
 }

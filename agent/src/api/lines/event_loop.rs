@@ -254,7 +254,6 @@ impl LineServer {
         }
     }
 
-    /// Periodic checks.
     fn look(&mut self, now: i64) {
         self.next_look = now + LOOK_NS;
         self.context.marks.flush(clock::now());

@@ -14,7 +14,6 @@ pub enum PollInterest {
 /// The most events of one wait.
 const EVENTS_MAX: usize = 64;
 
-/// The registered descriptors.
 #[derive(Debug)]
 pub struct Poll {
     epoll: OwnedFd,

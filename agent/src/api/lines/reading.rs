@@ -102,7 +102,6 @@ fn word(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// `sensors`: lists sensors.
 pub fn sensors(patterns: &[Pattern], who: &CallerIdentity, context: &ApiContext, out: &mut Vec<u8>) {
     let list = choose(patterns, who, context, &context.jobs.get());
     let count = list.len().min(SENSORS_MAX);

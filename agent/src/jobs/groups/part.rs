@@ -41,7 +41,6 @@ impl RunningPart {
         self.sensors.iter().enumerate().filter(|(index, _)| !self.hidden.contains(index))
     }
 
-    /// The valid counters.
     pub fn counters(&self) -> impl Iterator<Item = &str> {
         self.metrics().filter(|(_, sensor)| sensor.kind == Kind::Counter).map(|(_, sensor)| sensor.name.as_str())
     }

@@ -141,7 +141,6 @@ impl RunningJob {
         RuleJob::of(&self.job.record)
     }
 
-    /// All its metrics.
     pub fn metrics(&self) -> Vec<JobMetric<'_>> {
         self.parts
             .iter()

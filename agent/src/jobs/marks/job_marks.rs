@@ -58,7 +58,6 @@ pub struct MarkCounts {
     pub taken: u64,
     /// Marks over the rate.
     pub dropped: u64,
-    /// Invalid marks.
     pub refused: u64,
 }
 
@@ -152,7 +151,6 @@ impl MarksContext {
 #[derive(Debug)]
 pub struct JobMarks {
     context: Arc<MarksContext>,
-    /// The job's id.
     job: String,
     /// The level above its sensors.
     level: String,

@@ -8,10 +8,8 @@ pub struct RuleJob<'a> {
     pub id: &'a str,
     /// The level of its sensors' names.
     pub level: &'a str,
-    /// A second id.
     pub also: Option<&'a str>,
     pub uid: Option<u32>,
-    /// The owner's name.
     pub user: Option<&'a str>,
 }
 

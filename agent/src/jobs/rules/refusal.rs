@@ -26,7 +26,6 @@ pub enum JobsRefusal {
 }
 
 impl JobsRefusal {
-    /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
             Self::Forbidden(_) => 403,

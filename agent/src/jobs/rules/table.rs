@@ -49,7 +49,6 @@ impl RuleTable {
         self.rules.insert(id, Arc::new(rule));
     }
 
-    /// Removes a rule.
     pub fn remove(&mut self, id: u64) -> Option<Arc<Rule>> {
         let rule = self.rules.remove(&id)?;
         if let Some(until) = rule.until {

@@ -32,7 +32,6 @@ pub struct Hook {
     /// A second id of the job.
     pub also: Option<String>,
     pub uid: Option<u32>,
-    /// The owner's name.
     pub user: Option<String>,
     pub name: Option<String>,
     /// The account that is charged.

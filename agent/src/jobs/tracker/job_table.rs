@@ -190,7 +190,6 @@ impl JobTable {
         }
     }
 
-    /// Takes changed records.
     pub(super) fn put(&self, written: Vec<RecordUpdate>) {
         if written.is_empty() {
             return;

@@ -26,7 +26,6 @@ impl DirId {
         Self { hierarchy, path: path.into() }
     }
 
-    /// A direct child.
     pub fn child(&self, name: &str) -> Self {
         let path = if self.path.is_empty() { name.into() } else { format!("{}/{name}", self.path).into() };
         Self { hierarchy: self.hierarchy, path }
@@ -44,7 +43,6 @@ impl DirId {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct JobKey {
     pub manager: Arc<str>,
-    /// The manager's daemon.
     pub instance: Arc<str>,
     pub job: Arc<str>,
     /// The owner that the path of the job's first directory names.
@@ -115,17 +113,14 @@ impl JobDirectories {
         if self.accounted { !self.here.values().any(|(_, accounts)| *accounts) } else { self.here.is_empty() }
     }
 
-    /// The accounting directories.
     pub fn accounting(&self) -> impl Iterator<Item = &DirId> {
         self.here.iter().filter(|(_, (_, accounts))| *accounts).map(|(dir, _)| dir)
     }
 
-    /// The other directories.
     pub fn not_accounting(&self) -> impl Iterator<Item = (&DirId, DirectoryStamp)> {
         self.here.iter().filter(|(_, (_, accounts))| !accounts).map(|(dir, (stamp, _))| (dir, *stamp))
     }
 
-    /// All directories.
     pub fn iter(&self) -> impl Iterator<Item = (&DirId, DirectoryStamp)> {
         self.here.iter().map(|(dir, (stamp, _))| (dir, *stamp))
     }

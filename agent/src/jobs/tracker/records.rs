@@ -133,7 +133,6 @@ impl RecordDirectory {
         }
     }
 
-    /// Replaces the file.
     pub fn write<'a>(
         &self,
         records: impl Iterator<Item = (&'a JobRecord, &'a [(PathBuf, u64)], u64)>,

@@ -71,7 +71,6 @@ pub struct TrackerCommands {
     pub stop: bool,
 }
 
-/// The thread's state.
 pub struct TrackerThread {
     roots: Roots,
     config: TrackerConfig,
@@ -134,7 +133,6 @@ pub struct TrackerParts {
     pub core: TrackerCore,
     pub job_table: Arc<JobTable>,
     pub outlet: EventSender,
-    /// Looks up users.
     pub names: UserNames,
     pub waker: Arc<Waker>,
     pub orders: Arc<Mutex<TrackerCommands>>,

@@ -16,7 +16,6 @@ const HIERARCHIES_MAX: usize = 64;
 /// Controllers of version 1 whose directories account resources: a job ends with the last of these.
 const ACCOUNTING: &[&str] = &["cpuacct", "cpu", "memory", "blkio", "pids"];
 
-/// A cgroup hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupHierarchy {
     pub root: PathBuf,

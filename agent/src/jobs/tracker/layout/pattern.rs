@@ -8,7 +8,6 @@ use super::path::{DirectoryRole, JobPath, PathOwner, decimal, usual, usual_owner
 
 /// The longest expression, in bytes.
 const PATTERN_BYTES_MAX: usize = 4096;
-/// The allowed captures.
 const CAPTURES: &[&str] = &["job", "uid", "user", "step"];
 
 /// A table `[[jobs.pattern]]` as it is written.

@@ -62,7 +62,6 @@ impl TrackerThread {
         });
     }
 
-    /// Publishes the counts.
     pub(super) fn count(&mut self) {
         let passed_over = self.core.passed_over();
         if passed_over > 0 {
