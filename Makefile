@@ -2,7 +2,7 @@
 CARGO ?= cargo
 DIR   ?= var
 
-.PHONY: help up demo test prepare build package bench bench-all bench-full bench-build report man clean
+.PHONY: help up demo test prepare build package bench bench-all bench-full bench-build report figures man clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -39,7 +39,10 @@ bench-full: bench-build ## the whole experiment and every benchmark (many hours;
 	@bench/run full
 
 report: prepare ## the page of what benchmarks have left in target/bench
-	@.venv/bin/python bench/report/report.py --dir target/bench
+	@PYTHONPATH=bench .venv/bin/python -m report --dir target/bench
+
+figures: prepare ## docs/figures.md from the results in target/bench that are newer than its own
+	@PYTHONPATH=bench .venv/bin/python -m report.published --dir target/bench
 
 bench-build: prepare build
 	@bench/prepare

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,8 +14,10 @@ from typing import Any
 
 import polars as pl
 
+from harness import Json
+
 from . import summary
-from .summary import Json, seconds
+from .records import FolderError, read_records, seconds, write_file
 
 _CONDITION = {"workload": pl.String, "size": pl.String, "ranks": pl.Int64, "hosts": pl.Int64, "monitor": pl.String, "configuration": pl.String, "interval_ns": pl.Int64}
 RESULTS: dict[str, Any] = {
@@ -37,24 +38,6 @@ USAGE = ("node_cpu_ns", "server_cpu_ns", "window_ns", "rss_kb", "pss_kb", "sampl
 SETTING = ("monitor", "configuration", "interval_ns")
 
 
-class FolderError(Exception):
-    """The folder holds no experiment, or a file of it is damaged."""
-
-
-def read_records(path: Path) -> list[Json]:
-    """The finished runs. A last line without its end is a run that a crash interrupted."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            seconds(record)
-        except (ValueError, TypeError, KeyError) as error:
-            raise FolderError(f"{path}:{number}: not a run: another program changed the file; `experiment run --fresh` starts again") from error
-        records.append(record)
-    return records
-
-
 def write(folder: Path) -> Json:
     """Writes all files that are made from the finished runs. Returns `experiment`, `rows` and `left_out`."""
     state_file = folder / "state.json"
@@ -72,8 +55,8 @@ def write(folder: Path) -> Json:
     _write_parquet(folder / "results.parquet", (_result(about["name"], record) for record in divided), RESULTS)
     _write_parquet(folder / "histogram.parquet", _histogram(divided), HISTOGRAM)
     _write_parquet(folder / "summary.parquet", rows, SUMMARY)
-    _write(folder / "monitors.json", _json({"monitors": _monitors(records), "left_out": left_out}))
-    _write(folder / "experiment.json", _json(about))
+    write_file(folder / "monitors.json", _json({"monitors": _monitors(records), "left_out": left_out}))
+    write_file(folder / "experiment.json", _json(about))
     return {"experiment": about, "rows": rows, "left_out": left_out}
 
 
@@ -159,14 +142,4 @@ def _json(value: Any) -> bytes:
 def _write_parquet(path: Path, rows: Iterable[Json], schema: dict[str, Any]) -> None:
     table = io.BytesIO()
     pl.DataFrame(list(rows), schema=schema).write_parquet(table, compression="zstd")
-    _write(path, table.getvalue())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replaces a file as a whole: whatever happens, it has either its old content or its new."""
-    partial = path.with_name(f".{path.name}.new")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_file(path, table.getvalue())

@@ -7,19 +7,14 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from .intervals import holm, mean_interval, paired_ratio
+from harness import Json
 
-Json = dict[str, Any]
+from .intervals import holm, mean_interval, paired_ratio
+from .records import seconds
 
 NO_MONITOR = "none"
 # The chance of one false "it makes a difference" in a whole experiment.
 SIGNIFICANCE = 0.05
-
-
-def seconds(record: Json) -> float | None:
-    """The run time, if the run counts: nothing failed and the workload verified its result."""
-    outcome = record["outcome"]
-    return outcome["seconds"] if outcome and outcome["verified"] and not record["failure"] else None
 
 
 def without_monitor(condition: Json) -> Json:

@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import stats
 
-from . import __main__, folder, summary
+from . import __main__, folder, records, summary
 from .intervals import holm, mean_interval, paired_ratio
 
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ class Statistics(unittest.TestCase):
         equal, noisy = paired_ratio([(2.0, 2.0), (3.0, 3.0)]), paired_ratio([(0.1, 1.0), (10.0, 2.0)])
         assert equal and noisy
         self.assertEqual(equal.p, 1.0)
-        self.assertIsNone(noisy.interval, "a mean that cannot be told from 0 bounds no ratio")
+        self.assertIsNone(noisy.interval, "a mean that does not differ from 0 bounds no ratio")
 
     def test_holm(self) -> None:
         # By hand, and as `multipletests(…, method="holm")` of statsmodels documents it.
@@ -109,18 +109,18 @@ class Folder(unittest.TestCase):
     def test_a_torn_last_line_is_no_run_and_a_damaged_line_is_named(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "runs.jsonl"
-            self.assertEqual(folder.read_records(path), [])
+            self.assertEqual(records.read_records(path), [])
             lines = b"".join(json.dumps(record(run, 1, "none", 1.0)).encode() + b"\n" for run in range(3))
             last = lines[:-1].rindex(b"\n") + 1
             for end in (last, last + 1, len(lines) - 1):
                 path.write_bytes(lines[:end])
-                self.assertEqual([r["run"] for r in folder.read_records(path)], [0, 1], end)
+                self.assertEqual([r["run"] for r in records.read_records(path)], [0, 1], end)
             path.write_bytes(b"{}\n" + lines)
-            with self.assertRaisesRegex(folder.FolderError, "runs.jsonl:1: not a run"):
-                folder.read_records(path)
+            with self.assertRaisesRegex(records.FolderError, "runs.jsonl:1: not a run"):
+                records.read_records(path)
 
     def test_a_folder_without_an_experiment_is_refused(self) -> None:
-        with tempfile.TemporaryDirectory() as directory, self.assertRaisesRegex(folder.FolderError, "state.json is missing"):
+        with tempfile.TemporaryDirectory() as directory, self.assertRaisesRegex(records.FolderError, "state.json is missing"):
             folder.write(Path(directory))
 
     def test_a_setting_that_always_failed_is_left_out_with_its_reason(self) -> None:

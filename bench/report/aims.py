@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import data
-import figures
+from . import data, figures
 
 Row = dict[str, Any]
 
@@ -32,7 +31,7 @@ class Aim:
     what: str
     aim: str
     found: str
-    # None: it could not be told.
+    # None: undecided.
     reached: bool | None
 
 
@@ -59,25 +58,25 @@ def _steady(experiment: data.Experiment) -> Iterator[Aim]:
         if row["workload"] not in STEADY:
             continue
         what = f"{row['workload']} {row['size']} with {row['configuration']} ({experiment.name})"
-        told = _percent(row)
+        measured = _percent(row)
         if row["interval_ns"] >= 10 * MS:
-            # Without an interval, or with a wide one, nothing could be told apart.
+            # Without an interval, or with a wide one, no difference could be found.
             ends = _ends(row)
             reached = False if row["significant"] else True if ends and ends[1] - ends[0] <= 2 * WIDE else None
-            yield Aim(f"{what}, each {figures.interval_name(row['interval_ns'])}", "not told apart from no monitor", told, reached)
+            yield Aim(f"{what}, each {figures.interval_name(row['interval_ns'])}", "no difference from no monitor", measured, reached)
         elif row["interval_ns"] == MS:
             loop = READS.get(row["configuration"], "reads")
             reads = _cell(experiment.summary, row, "bare", loop)
             share = reads.get("node_cpu_share") if reads else None
             if share is None or not cores:
-                yield Aim(f"{what}, each ms", "what bare reads take, and 0.5 %", told, None)
+                yield Aim(f"{what}, each ms", "what bare reads take, and 0.5 %", measured, None)
                 continue
             # The part of all cores that the bare loop of the same reads uses.
             most = share / cores + BEYOND_READS
-            # With the aim within the interval, or without one, it cannot be told.
+            # With the aim within the interval, or without one, it is undecided.
             ends = _ends(row)
             reached = None if ends is None else True if ends[1] - 1 <= most else False if ends[0] - 1 > most else None
-            yield Aim(f"{what}, each ms", f"at most {100 * most:.1f} % (bare {loop} and 0.5 %)", told, reached)
+            yield Aim(f"{what}, each ms", f"at most {100 * most:.1f} % (bare {loop} and 0.5 %)", measured, reached)
 
 
 def _wavefront(experiment: data.Experiment) -> Iterator[Aim]:
@@ -89,7 +88,7 @@ def _wavefront(experiment: data.Experiment) -> Iterator[Aim]:
         what = f"wavefront {row['size']} with {row['configuration']}, each ms ({experiment.name})"
         aim = f"at most {WAVEFRONT} x what bare {loop} add"
         if not reads or reads["ratio"] is None or reads["ratio"] <= 1 or not reads["significant"]:
-            yield Aim(what, aim, f"{_percent(row)}; bare {loop} add nothing that can be told", None)
+            yield Aim(what, aim, f"{_percent(row)}; bare {loop} add nothing significant", None)
             continue
         times = (row["ratio"] - 1) / (reads["ratio"] - 1)
         yield Aim(what, aim, f"{times:.2f} x ({_percent(row)}; bare {loop} {_percent(reads)})", times <= WAVEFRONT)
@@ -103,8 +102,8 @@ def _cost(rows: Sequence[Row]) -> Iterator[Aim]:
         if own is None or not of or own.get(column) is None:
             continue
         best = min(of, key=lambda r: float(r[column]))
-        told = f"{own[column] / scale:.3g} {unit}; {best['monitor']} {best[column] / scale:.3g} {unit}"
-        yield Aim(f"{what}, default configuration", f"below every peer ({len({r['monitor'] for r in of})} measured)", told, own[column] < best[column])
+        measured = f"{own[column] / scale:.3g} {unit}; {best['monitor']} {best[column] / scale:.3g} {unit}"
+        yield Aim(f"{what}, default configuration", f"below every peer ({len({r['monitor'] for r in of})} measured)", measured, own[column] < best[column])
 
 
 def _bytes(rows: Sequence[Row]) -> Iterator[Aim]:

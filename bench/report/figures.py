@@ -24,7 +24,7 @@ matplotlib.rcParams.update({
     "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea", "axes.axisbelow": True, "legend.frameon": False,
 })  # fmt: skip
 
-# Colours by monitor (Okabe and Ito, told apart by people who see colours otherwise); configurations of one differ in their marker.
+# Colours by monitor (Okabe and Ito, which people who see colours otherwise can distinguish); configurations of one differ in their marker.
 COLOURS = {
     "none": "#000000", "bare": "#7f7f7f", "wholegrain": "#009e73", "collectd": "#d55e00", "node_exporter": "#0072b2", "pcp": "#cc79a7",
     "netdata": "#56b4e9", "ganglia": "#e69f00", "likwid": "#882255", "rezolus": "#999933",

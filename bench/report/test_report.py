@@ -12,10 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import aims
-import data
-import figures
-import report
+from . import __main__ as report
+from . import aims, data, figures
 
 Row = dict[str, Any]
 
@@ -102,10 +100,10 @@ def test_other_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [("summary.parquet", b"no parquet", "summary.parquet"), ("machine.json", b"{", "machine.json"), ("results.parquet", None, "failure")],
 )
-def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, told: str) -> None:
+def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, message: str) -> None:
     folder = experiment(tmp_path / "quick")
     experiment(tmp_path / "other")
     (tmp_path / "restart.json").write_text('{"seconds": 0.5512}')
@@ -114,9 +112,9 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, capsys: p
     else:
         (folder / name).write_bytes(content)
     assert report.main(["--dir", str(tmp_path)]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     page = (tmp_path / "report.html").read_text()
-    assert told in page and "without monitoring: other" in page and "without monitoring: quick" not in page and "0.5512" in page
+    assert message in page and "without monitoring: other" in page and "without monitoring: quick" not in page and "0.5512" in page
 
 
 def test_what_was_moved_aside_is_no_result(tmp_path: Path) -> None:
@@ -126,7 +124,7 @@ def test_what_was_moved_aside_is_no_result(tmp_path: Path) -> None:
     assert "without monitoring: quick" in page and "old-1" not in page
 
 
-def test_a_part_that_failed_is_told_until_it_has_left_results(tmp_path: Path) -> None:
+def test_a_part_that_failed_is_shown_until_it_has_left_results(tmp_path: Path) -> None:
     (tmp_path / "beside.failed").write_text("exit status 1\nno room <here>")
     page = page_of(tmp_path)
     assert "beside failed when it was last run" in page and "no room &lt;here&gt;" in page

@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use crate::jobs::bare::{Open, Read, open_listed, open_read, read_one};
 
 /// What is read, in every comparison.
-pub const FILES: [&str; 3] = ["/proc/meminfo", "/proc/vmstat", "/proc/stat"];
+const FILES: [&str; 3] = ["/proc/meminfo", "/proc/vmstat", "/proc/stat"];
 /// The largest of them has about 20 kB on a machine of 128 CPUs.
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -60,13 +60,6 @@ impl Counts {
         place_of_made.store(made, Ordering::Relaxed);
         place_of_missed.store(missed, Ordering::Relaxed);
     }
-
-    /// What a running loop tells: ticks made and missed.
-    pub fn read(path: &Path) -> Option<(u64, u64)> {
-        let bytes: [u8; 16] = std::fs::read(path).ok()?.try_into().ok()?;
-        let number = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        Some((number(0)?, number(8)?))
-    }
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
@@ -82,7 +75,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let interval_ns = (options.interval_ms * 1e6).round() as i64;
     ensure!(interval_ns > 0, "the tick of {} ms is none", options.interval_ms);
     let mut next = now();
-    let (mut made, mut missed, mut told) = (0u64, 0u64, next);
+    let (mut made, mut missed, mut reported) = (0u64, 0u64, next);
     loop {
         let skipped = (now() - next).max(0) / interval_ns;
         next += interval_ns * (1 + skipped);
@@ -91,8 +84,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         match &counts {
             Some(counts) => counts.tell(made, missed),
             // Once a second: what the parent compares, too seldom to cost anything.
-            None if next - told >= 1_000_000_000 => {
-                told = next;
+            None if next - reported >= 1_000_000_000 => {
+                reported = next;
                 println!("{made} {missed}");
             }
             None => {}

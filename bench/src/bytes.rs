@@ -53,6 +53,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     line("bytes of Parquet a reading", format!("{:.3}", bytes as f64 / rows), "at most 0.5");
     keep(
         "bytes",
-        json!({ "seconds": options.seconds, "interval_ms": options.interval_ms, "readings": rows, "bytes": bytes }),
+        json!({ "seconds": options.seconds, "interval_ms": options.interval_ms, "readings": rows, "bytes": bytes, "bytes_per_reading": bytes as f64 / rows }),
     )
 }

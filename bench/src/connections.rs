@@ -8,7 +8,7 @@ use serde_json::json;
 use wholegrain_testing::{Process, Site, wait_until};
 use wholegrain_transport::tls::{self, Identity};
 
-use crate::installation::{installation, metric, settle};
+use crate::installation::{installation, metric, wait_until_idle};
 use crate::load::agent::Agent;
 use crate::load::fleet::{Fleet, Pace, Target, Totals};
 use crate::load::own_cpu_ns;
@@ -201,7 +201,7 @@ fn load(options: &Options, site: &Site, target: &Target, agents: Vec<Agent>) -> 
     fleet.drain()?;
     let totals = std::mem::take(&mut fleet.totals);
     let agents = fleet.into_agents();
-    settle(site, &server)?;
+    wait_until_idle(site, &server)?;
     let sealed_ns = server.cpu_ns() - before;
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
     let measured = Measured {

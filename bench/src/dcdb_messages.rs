@@ -8,7 +8,7 @@ use serde_json::json;
 use wholegrain_testing::{Site, python};
 use wholegrain_transport::mqtt::Version;
 
-use crate::installation::{installation, metric, settle};
+use crate::installation::{installation, metric, wait_until_idle};
 use crate::load::fleet::Target;
 use crate::load::latencies::Latencies;
 use crate::load::link::{Link, ServerPacket};
@@ -254,7 +254,7 @@ fn one(options: &Options, connections: usize, qos: u8) -> anyhow::Result<serde_j
     let length_s = start.elapsed().as_secs_f64();
     let (server_ns, own_ns) = (server.cpu_ns() - server_before, own_cpu_ns() - own_before);
     drop(pushers.all);
-    settle(&site, &server)?;
+    wait_until_idle(&site, &server)?;
     let sealed_ns = server.cpu_ns() - server_before;
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
     let rows = rows(&site)?;

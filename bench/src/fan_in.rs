@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde_json::json;
 
-use crate::installation::{installation, metric, settle};
+use crate::installation::{installation, metric, wait_until_idle};
 use crate::load::agent::Agent;
 use crate::load::fleet::{Fleet, Pace};
 use crate::load::own_cpu_ns;
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let totals = std::mem::take(&mut fleet.totals);
     let per_reading = used_ns as f64 / (totals.readings - earlier) as f64;
     let agents = fleet.into_agents();
-    settle(&site, &server)?;
+    wait_until_idle(&site, &server)?;
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
     let cores = used_ns as f64 / 1e9 / seconds;
     let (idle, busy) = ((idle_kb - alone_kb) / count, (memory.max_mb() * 1e3 - alone_kb) / count);

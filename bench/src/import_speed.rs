@@ -65,8 +65,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         reached &= aim(&what, rate, 0, Aim::AtLeast(READINGS_PER_S_MIN, "1,000,000"));
         line(&format!("{name}: CPU of the server, s"), format!("{:.2}", median(&cpu)), "");
         line(&format!("{name}: time beside DuckDB's read_csv to Parquet"), format!("{ratio:.2}"), "a ratio");
-        let told = json!({ "readings_per_s": rate, "seconds": seconds, "duckdb_s": duckdb, "server_cpu_s": cpu, "megabytes": megabytes });
-        figures.insert((*name).to_owned(), told);
+        let results = json!({ "readings_per_s": rate, "seconds": seconds, "duckdb_s": duckdb, "duckdb_ratio": ratio, "server_cpu_s": cpu,
+            "megabytes": megabytes });
+        figures.insert((*name).to_owned(), results);
     }
     stop(server);
     keep("import", serde_json::Value::Object(figures))?;
@@ -82,19 +83,19 @@ fn stop(mut server: Process) {
 fn import(site: &Site, file: &Path, prefix: &str, readings: u64) -> anyhow::Result<f64> {
     let file = file.to_str().context("the file's name")?;
     let begun = Instant::now();
-    let told = site.answer(&["import", "csv", file, "--prefix", prefix, "--yes", "--json"]);
+    let output = site.answer(&["import", "csv", file, "--prefix", prefix, "--yes", "--json"]);
     let seconds = begun.elapsed().as_secs_f64();
-    let told: serde_json::Value = serde_json::from_str(told.lines().last().context("nothing was said")?)?;
-    let counts =
-        [&told["readings"], &told["readings_there_before"], &told["refused_lines"]].map(serde_json::Value::as_u64);
-    ensure!(counts == [Some(readings), Some(0), Some(0)], "not every reading was imported: {told}");
+    let output: serde_json::Value = serde_json::from_str(output.lines().last().context("no output")?)?;
+    let counts = [&output["readings"], &output["readings_there_before"], &output["refused_lines"]]
+        .map(serde_json::Value::as_u64);
+    ensure!(counts == [Some(readings), Some(0), Some(0)], "not every reading was imported: {output}");
     Ok(seconds)
 }
 
 /// DuckDB's seconds, without the interpreter's start.
 fn peer(file: &Path, target: &Path) -> anyhow::Result<f64> {
-    let told = python("csv_to_parquet.py", &[file, target]);
-    let seconds = told.split_whitespace().nth(1).context("DuckDB told nothing")?;
+    let output = python("csv_to_parquet.py", &[file, target]);
+    let seconds = output.split_whitespace().nth(1).context("DuckDB printed nothing")?;
     Ok(seconds.parse()?)
 }
 

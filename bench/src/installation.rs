@@ -44,7 +44,7 @@ pub fn metric(site: &Site, name: &str) -> anyhow::Result<f64> {
 }
 
 /// Waits until everything is sealed and the server idle; how long it took, s.
-pub fn settle(site: &Site, server: &Process) -> anyhow::Result<f64> {
+pub fn wait_until_idle(site: &Site, server: &Process) -> anyhow::Result<f64> {
     let start = Instant::now();
     let mut used = server.cpu_ns();
     loop {

@@ -22,7 +22,7 @@ const NODE_SENSORS: u64 = 250;
 /// A request that has no answer after so long has failed.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
 /// After so long a client closes the connection without its answer.
-const PATIENCE: Duration = Duration::from_millis(20);
+const CLIENT_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long the server's CPU is counted after that, s.
 const AFTER_S: f64 = 5.0;
 
@@ -126,15 +126,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             let (time, cpu) = (median(&times), median(&cpu));
             line(ask.0, format!("{time:.1} {cpu:.1} {:.1}", size as f64 / 1e3), "");
             figures[who][ask.0] = json!({ "ms": times, "server_cpu_ms": cpu, "bytes": size });
-            if time < 2.0 * PATIENCE.as_secs_f64() * 1e3 {
+            if time < 2.0 * CLIENT_TIMEOUT.as_secs_f64() * 1e3 {
                 continue;
             }
             let (_, cpu_s, _) = server.measured(|| {
-                let _ = server.ask(token, ask, PATIENCE);
+                let _ = server.ask(token, ask, CLIENT_TIMEOUT);
                 measure_for(AFTER_S);
             });
-            let told = format!("of them when the client closes after {} ms: CPU, ms", PATIENCE.as_millis());
-            line(&format!("  {told}"), format!("{:.1}", cpu_s * 1e3), "");
+            let label = format!("of them when the client closes after {} ms: CPU, ms", CLIENT_TIMEOUT.as_millis());
+            line(&format!("  {label}"), format!("{:.1}", cpu_s * 1e3), "");
             figures[who][ask.0]["closed_cpu_ms"] = json!(cpu_s * 1e3);
         }
     }

@@ -8,7 +8,6 @@ mod beside;
 mod bytes;
 mod connections;
 mod dcdb_messages;
-mod experiment;
 mod fan_in;
 mod import_speed;
 mod installation;
@@ -16,22 +15,20 @@ mod jobs;
 mod latency;
 mod lists;
 mod load;
-mod monitor_cost;
-mod monitors;
 mod mqtt_flood;
 mod mqtt_topics;
+mod python;
 mod query_speed;
 mod range_query;
 mod report;
 mod restart;
-mod sensor_rate;
 mod server_ingest;
 mod throughput;
 mod usage;
 mod virtual_sensors;
-mod workloads;
 
 use clap::{Parser, Subcommand};
+use python::PackageArguments;
 
 /// Measures Wholegrain on this machine. Needs the release binaries beside it: `make bench` builds them and runs `all`.
 #[derive(Parser)]
@@ -85,15 +82,18 @@ enum Benchmark {
     /// From the request for another interval to the first sample at it, over the agent's socket and through the server.
     JobReconfigure(jobs::reconfigure::Options),
     /// The overhead experiment: workloads x monitors x periods x repetitions, in random order, resumable; on one machine or a cluster.
-    Experiment(experiment::Options),
+    Experiment(PackageArguments),
     /// One workload of the experiment by itself.
-    Workload(workloads::Options),
-    /// One monitor of the experiment by itself, until it is told to stop.
-    Monitor(monitors::Options),
+    Workload(PackageArguments),
+    /// One monitor of the experiment by itself, until it is stopped.
+    Monitor(PackageArguments),
     /// CPU a metric and memory of every monitor at one period, on an otherwise idle machine.
-    MonitorCost(monitor_cost::Options),
+    MonitorCost(PackageArguments),
     /// CPU and memory of the agent against its sensor rate, with a linear fit.
-    SensorRate(sensor_rate::Options),
+    SensorRate(PackageArguments),
+    /// A job's cgroups, held until standard input ends: for the monitors that read a job.
+    #[command(hide = true)]
+    JobGroup(jobs::group::Options),
     /// The server beside VictoriaMetrics and Prometheus on the same recorded readings.
     Beside(beside::Options),
     /// 15,000 connections from one load generator: CPU, memory an agent, each reading there once.
@@ -131,11 +131,12 @@ fn main() -> anyhow::Result<()> {
         Benchmark::JobCost(options) => jobs::cost::run(&options),
         Benchmark::JobMany(options) => jobs::many::run(&options),
         Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
-        Benchmark::Experiment(options) => experiment::run(&options),
-        Benchmark::Workload(options) => workloads::run(&options),
-        Benchmark::Monitor(options) => monitors::run(&options),
-        Benchmark::MonitorCost(options) => monitor_cost::run(&options),
-        Benchmark::SensorRate(options) => sensor_rate::run(&options),
+        Benchmark::Experiment(arguments) => python::exec("experiment", &arguments),
+        Benchmark::Workload(arguments) => python::exec("workloads", &arguments),
+        Benchmark::Monitor(arguments) => python::exec("monitors", &arguments),
+        Benchmark::MonitorCost(arguments) => python::exec("monitors.cost", &arguments),
+        Benchmark::SensorRate(arguments) => python::exec("sensor_rate", &arguments),
+        Benchmark::JobGroup(options) => jobs::group::run(&options),
         Benchmark::Beside(options) => beside::run(&options),
         Benchmark::FanIn(options) => fan_in::run(&options),
         Benchmark::BareJobs(options) => jobs::bare::run(&options),

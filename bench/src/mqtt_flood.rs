@@ -74,7 +74,7 @@ fn be_nice() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
-/// Writes `bytes` again and again on each of the connections and takes what comes, until told to stop; how many bytes came.
+/// Writes `bytes` again and again on each of the connections and takes what comes, until `stop` is set; how many bytes came.
 fn send(streams: &mut [TcpStream], bytes: &[u8], stop: &AtomicBool) -> anyhow::Result<u64> {
     be_nice();
     let mut written = vec![0; streams.len()];
@@ -101,7 +101,7 @@ fn send(streams: &mut [TcpStream], bytes: &[u8], stop: &AtomicBool) -> anyhow::R
     Ok(came)
 }
 
-/// Opens connections to the HTTPS port until told to stop, and keeps the newest of them; how many there were.
+/// Opens connections to the HTTPS port until `stop` is set, and keeps the newest of them; how many there were.
 fn churn(address: SocketAddr, keep: usize, stop: &AtomicBool) -> u64 {
     be_nice();
     let (mut kept, mut count) = (VecDeque::new(), 0);

@@ -127,7 +127,7 @@ impl Maker {
         Ok(())
     }
 
-    fn settle(&self, second: i64) -> anyhow::Result<()> {
+    fn seal_until(&self, second: i64) -> anyhow::Result<()> {
         self.store.seal()?;
         self.store.maintain(second * SECOND)?;
         Ok(())
@@ -140,7 +140,7 @@ fn make_hour(dir: &Path, options: &Options, floats: bool) -> anyhow::Result<()> 
     for minute in 0..60 {
         let second = START_S + minute * 60;
         maker.send(second, 60)?;
-        maker.settle(second + 60)?;
+        maker.seal_until(second + 60)?;
     }
     maker.store.close()?;
     Ok(())
@@ -155,9 +155,9 @@ fn make_day(dir: &Path, options: &Options) -> anyhow::Result<()> {
         for second in (begin..begin + SEAL_S).step_by(600) {
             maker.send(START_S + second, 600)?;
         }
-        maker.settle(START_S + begin + SEAL_S)?;
+        maker.seal_until(START_S + begin + SEAL_S)?;
     }
-    maker.settle(START_S + 3 * DAY_S)?;
+    maker.seal_until(START_S + 3 * DAY_S)?;
     maker.store.close()?;
     Ok(())
 }
@@ -170,9 +170,9 @@ fn make_month(dir: &Path, options: &Options) -> anyhow::Result<()> {
         for second in (begin..begin + SEAL_S).step_by(600) {
             maker.send(START_S + second, 600)?;
         }
-        maker.settle(START_S + begin + SEAL_S)?;
+        maker.seal_until(START_S + begin + SEAL_S)?;
     }
-    maker.settle(START_S + (options.days + 2) * DAY_S)?;
+    maker.seal_until(START_S + (options.days + 2) * DAY_S)?;
     maker.store.close()?;
     Ok(())
 }

@@ -183,7 +183,7 @@ fn ask_all(asker: &QueryClient, options: &Options) -> anyhow::Result<[Vec<Timing
     Ok(timings)
 }
 
-/// Publishes until told to stop; readings a second that were acknowledged.
+/// Publishes until `stop` is set; readings a second that were acknowledged.
 fn publish(target: &Target, rate: f64, stop: &AtomicBool) -> anyhow::Result<f64> {
     let mut fleet = Fleet::connect(agents(PUBLISHERS, &SENSORS, 10, rate)?, target, 64, PUBLISHERS)?;
     let start = Instant::now();

@@ -83,7 +83,7 @@ pub fn fill(options: &FillOptions) -> anyhow::Result<()> {
         agent.prebuild(TEMPLATES);
     }
     let (sender, answers) = sync_channel(WINDOW);
-    let (mut waiting, mut bytes, mut readings, mut told) = (0, 0, 0, false);
+    let (mut waiting, mut bytes, mut readings, mut announced) = (0, 0, 0, false);
     loop {
         for agent in &mut agents {
             agent.make();
@@ -98,10 +98,10 @@ pub fn fill(options: &FillOptions) -> anyhow::Result<()> {
                 waiting -= 1;
             }
         }
-        if bytes >= options.bytes && !told {
+        if bytes >= options.bytes && !announced {
             (0..std::mem::take(&mut waiting)).try_for_each(|_| take(&answers))?;
             println!("full {readings}");
-            told = true;
+            announced = true;
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_testing::{Process, Site, free_port, python, wait_until};
 
-use crate::installation::{bytes_below, installation, metric, settle, target};
+use crate::installation::{bytes_below, installation, metric, target, wait_until_idle};
 use crate::load::agent::{Agent, ExpectedSums};
 use crate::load::fleet::{Fleet, Pace, Totals};
 use crate::load::{own_cpu_ns, wall_ns};
@@ -129,7 +129,7 @@ struct Measured {
     length_s: f64,
     server_ns: u64,
     sealed_ns: u64,
-    settled_s: f64,
+    idle_after_s: f64,
     own_ns: u64,
     threads: BTreeMap<String, f64>,
     merges: f64,
@@ -150,10 +150,22 @@ fn load(options: &Options, site: &Site, mut fleet: Fleet, server: &Process) -> a
     let (server_ns, own_ns) = (server.cpu_ns() - server_before, own_cpu_ns() - own_before);
     let totals = std::mem::take(&mut fleet.totals);
     let agents = fleet.into_agents();
-    let settled_s = settle(site, server)?;
+    let idle_after_s = wait_until_idle(site, server)?;
     let sealed_ns = server.cpu_ns() - server_before;
     let (threads, merges) = (cpu_by_thread(server.id()), metric(site, "store_merges_total")?);
-    Ok(Measured { totals, seconds, memory, length_s, server_ns, sealed_ns, settled_s, own_ns, threads, merges, agents })
+    Ok(Measured {
+        totals,
+        seconds,
+        memory,
+        length_s,
+        server_ns,
+        sealed_ns,
+        idle_after_s,
+        own_ns,
+        threads,
+        merges,
+        agents,
+    })
 }
 
 /// Readings a second of the slowest stretch.
@@ -255,7 +267,7 @@ fn tell(options: &Options, measured: &Measured, day_ns: u64, disk: u64) -> anyho
     line("  with all sealed, and merged as in service", format!("{:.1}", each(measured.sealed_ns)), "");
     let all = each(measured.sealed_ns + day_ns);
     aim("  and with the merge of the days that are over", all, 1, crate::report::Aim::AtMost(250.0, "250, goal 100"));
-    line("sealed and merged after the last reading, s", format!("{:.0}", measured.settled_s), "");
+    line("sealed and merged after the last reading, s", format!("{:.0}", measured.idle_after_s), "");
     line("generator, ns of CPU a reading", format!("{:.1}", each(measured.own_ns)), "");
     let cores = (measured.server_ns + measured.own_ns) as f64 / 1e9 / length_s;
     line("cores used by server and generator", format!("{cores:.2}"), "");

@@ -28,17 +28,18 @@ impl Memory {
     }
 
     /// The last two thirds: before, caches and queues fill.
-    fn settled(&self) -> &[(f64, f64)] {
+    fn after_warm_up(&self) -> &[(f64, f64)] {
         &self.samples[self.samples.len() / 3..]
     }
 
     /// Growth in MB a minute over the last two thirds of the run: the slope of the line that fits best.
     pub fn slope_mb_per_min(&self) -> f64 {
-        let settled = self.settled();
-        let count = settled.len() as f64;
-        let (x, y) = settled.iter().fold((0.0, 0.0), |(x, y), sample| (x + sample.0 / count, y + sample.1 / count));
+        let after_warm_up = self.after_warm_up();
+        let count = after_warm_up.len() as f64;
+        let (x, y) =
+            after_warm_up.iter().fold((0.0, 0.0), |(x, y), sample| (x + sample.0 / count, y + sample.1 / count));
         let (mut above, mut below) = (0.0, 0.0);
-        for (second, mb) in settled {
+        for (second, mb) in after_warm_up {
             above += (second - x) * (mb - y);
             below += (second - x) * (second - x);
         }
@@ -47,9 +48,10 @@ impl Memory {
 
     /// Whether what it grew in the last two thirds is small beside what it is.
     pub fn is_flat(&self) -> bool {
-        let settled = self.settled();
-        let minutes = settled.last().zip(settled.first()).map_or(0.0, |(last, first)| (last.0 - first.0) / 60.0);
-        let values: Vec<f64> = settled.iter().map(|(_, mb)| *mb).collect();
+        let after_warm_up = self.after_warm_up();
+        let minutes =
+            after_warm_up.last().zip(after_warm_up.first()).map_or(0.0, |(last, first)| (last.0 - first.0) / 60.0);
+        let values: Vec<f64> = after_warm_up.iter().map(|(_, mb)| *mb).collect();
         self.slope_mb_per_min() * minutes <= FLAT_PART * quantile(&values, 0.5)
     }
 

@@ -109,7 +109,7 @@ fn make(dir: &Path, options: &Options) -> anyhow::Result<()> {
             store.maintain((START_S + second + BATCH_S) * SECOND)?;
         }
     }
-    // Something newer, so that the last hour is settled too.
+    // A newer reading, so that the last hour is complete too.
     let later = START_S + options.hours * 3600 + 600;
     for (rack, schema) in schemas.iter().enumerate() {
         let columns = (0..schema.len())

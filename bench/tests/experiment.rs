@@ -11,7 +11,7 @@ use wholegrain_testing::{Process, Random, open_to_all, python, wait_until};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_wholegrain-bench");
 const ROOT: u32 = 0;
 
-/// Says that it samples, and when told to stop by either way, what it used.
+/// Reports that it samples, and its use when it is stopped in either way.
 const MONITOR: &str = r#"
 echo '{"ready":{"monitor":"fake","configuration":"own","version":"1.5","interval_ns":1,"metrics":10,"host":"h","configured":"in '$1'"}}'
 used() {
@@ -187,7 +187,7 @@ fn runs_of_another_file_are_refused_until_the_old_are_moved_aside() {
     // Another build of a program is another experiment.
     let state = bench.path("d/state.json");
     let text = std::fs::read_to_string(&state).expect("the state");
-    let hash = bench.json("state.json")["programs"][0][1].as_str().expect("a hash").to_owned();
+    let hash = bench.json("state.json")["programs"]["wholegrain-bench"].as_str().expect("a hash").to_owned();
     std::fs::write(&state, text.replace(&hash, "0000")).expect("the state");
     let output = bench.run(&[]);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -232,7 +232,7 @@ fn a_monitor_that_does_not_keep_to_its_part_fails_the_run_and_ends_with_it() {
     assert_eq!(failures.keys().collect::<Vec<_>>(), ["deaf", "dies", "late", "silent"]);
     assert_eq!(failures["dies"], "it ended during the run (exit status: 4): no more");
     assert_eq!(failures["late"], "1 of its 1 parts did not sample within 1s");
-    assert_eq!(failures["silent"], "when told to stop: it did not say what it used");
+    assert_eq!(failures["silent"], "when stopped: it did not report its use");
     assert_eq!(failures["deaf"], "it did not stop within 1s");
     assert_eq!(bench.left(), Vec::<String>::new());
     let left_out = bench.json("monitors.json")["left_out"].clone();
@@ -283,7 +283,7 @@ fn two_runners_do_not_share_a_folder() {
     wait_until("the program runs", || bench.path("runs").exists());
     let second = bench.run(&[]);
     let error = String::from_utf8_lossy(&second.stderr);
-    assert!(!second.status.success() && error.contains("another start of this experiment is at work"), "{error}");
+    assert!(!second.status.success() && error.contains("another runner of this experiment is at work"), "{error}");
     first.signal(15);
     assert_eq!(first.wait().code(), Some(143));
 }
@@ -395,7 +395,7 @@ fn within_an_allocation_of_slurm_steps_are_started() {
                  command = [\"srun\", \"--overlap\", \"--ntasks={ranks}\", \"sh\", \"-c\", \"sleep 0.2; echo x >> DIR/ranks\"]\n";
     let bench = Bench::new(&format!("repetitions = 1\n{ranks}{BARE}[launcher]\nkind = \"slurm\""));
     open_to_all(bench.folder.path());
-    // Outside an allocation it says what is wanted.
+    // Outside an allocation it says how to start it in one.
     let output = bench.run(&[]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("start it within an allocation"), "{error}");
@@ -443,7 +443,7 @@ wait
 used $1
 "#;
 
-/// Two nodes, which are one machine under two names: what starts, meets and is told apart on both is tried; what goes over a network
+/// Two nodes, which are one machine under two names: starting and naming parts on both is tested; a network
 /// between machines is not.
 #[test]
 fn on_two_nodes_of_slurm_monitors_run_on_both_and_what_fails_is_named_by_its_node() {
@@ -469,7 +469,7 @@ fn on_two_nodes_of_slurm_monitors_run_on_both_and_what_fails_is_named_by_its_nod
          workload = \"srun --overlap --nodes={{nodes}} --nodelist={{hosts}} --ntasks={{ranks}}\"\n",
         ranks("both", 2),
         ranks("one", 1),
-        on_nodes("told", "well"),
+        on_nodes("fine", "well"),
         on_nodes("sick", "sick"),
         on_nodes("dies", "dies"),
     ));
@@ -505,11 +505,11 @@ fn on_two_nodes_of_slurm_monitors_run_on_both_and_what_fails_is_named_by_its_nod
         assert!(failed.iter().any(|(name, why)| name == monitor && named(why)), "{reason}{words}: {failed:?}");
     }
     assert_eq!(failed.len(), 2, "{failed:?}");
-    let told = of("told", "both");
-    assert_eq!(told["seen"]["metrics"], 15, "the mean over the nodes: {told}");
-    let usage = |name: &str| told["usage"][name].as_u64();
-    assert_eq!((usage("node_cpu_ns"), usage("rss_kb")), (Some(30_000_000), Some(3000)), "means over the nodes: {told}");
-    assert_eq!((usage("server_cpu_ns"), usage("samples")), (Some(20_000_000), Some(100)), "{told}");
+    let fine = of("fine", "both");
+    assert_eq!(fine["seen"]["metrics"], 15, "the mean over the nodes: {fine}");
+    let usage = |name: &str| fine["usage"][name].as_u64();
+    assert_eq!((usage("node_cpu_ns"), usage("rss_kb")), (Some(30_000_000), Some(3000)), "means over the nodes: {fine}");
+    assert_eq!((usage("server_cpu_ns"), usage("samples")), (Some(20_000_000), Some(100)), "{fine}");
     // The real ones: two loops, or two agents that are two names to one server, and on one node one.
     for (monitor, workload, hosts) in [("bare", "both", 2), ("bare", "one", 1), ("wholegrain", "both", 2)] {
         let record = of(monitor, workload);

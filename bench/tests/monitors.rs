@@ -29,7 +29,7 @@ fn list() -> Vec<Value> {
     rows.as_array().expect("an array").clone()
 }
 
-/// `monitor run` in a folder of its own, which is also where it would put files without being told.
+/// `monitor run` in a folder of its own, which is also where it would put files by default.
 struct Run {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,

@@ -79,10 +79,10 @@ impl Peer {
     fn line(&mut self) -> Value {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}: {}", self.told()))
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}: {}", self.messages()))
     }
 
-    fn told(&self) -> String {
+    fn messages(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
@@ -90,8 +90,8 @@ impl Peer {
     fn stop(mut self) -> Value {
         drop(self.process.stdin.take());
         let used = self.line();
-        assert!(self.process.wait().unwrap().success(), "{}", self.told());
-        assert!(!self.told().contains("is killed"), "it did not end when it was told to: {}", self.told());
+        assert!(self.process.wait().unwrap().success(), "{}", self.messages());
+        assert!(!self.messages().contains("is killed"), "it did not end when it was stopped: {}", self.messages());
         wait_until("all of its processes are gone", || marked(&self.mark).is_empty());
         used["used"].clone()
     }
@@ -144,10 +144,10 @@ fn check(name: &str, configuration: &str, node: &[&str], server: &[&str]) -> u64
 /// Starts the server's part and the node's by themselves, as on a cluster, in one folder.
 fn check_apart(name: &str, configuration: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, told) = Peer::start(name, configuration, "1s", "server", dir.path());
-    assert_eq!(told["metrics"], 0, "{told}");
-    let (node, told) = Peer::start(name, configuration, "1s", "node", dir.path());
-    assert!(told["metrics"].as_u64().unwrap() > 0, "{told}");
+    let (server, ready) = Peer::start(name, configuration, "1s", "server", dir.path());
+    assert_eq!(ready["metrics"], 0, "{ready}");
+    let (node, ready) = Peer::start(name, configuration, "1s", "node", dir.path());
+    assert!(ready["metrics"].as_u64().unwrap() > 0, "{ready}");
     let used = [node.stop(), server.stop()];
     for (used, of_server) in used.iter().zip([false, true]) {
         let processes = used["processes"].as_array().unwrap();

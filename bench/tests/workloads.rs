@@ -97,14 +97,14 @@ fn hpcc_gives_each_part_its_time() {
     for part in ["hpl", "stream", "fft", "ptrans", "random_access", "dgemm", "latency", "hpcc"] {
         let seconds = outcome["figures"][format!("{part}_s")].as_f64();
         // At this size a section may end before its beginning was seen: it has no time then, and never one of 0.
-        let told_by_hpcc = ["hpl", "latency", "hpcc"].contains(&part);
-        assert!(seconds.map_or(!told_by_hpcc, |s| s > 0.0), "{part}: {outcome}");
+        let reported_by_hpcc = ["hpl", "latency", "hpcc"].contains(&part);
+        assert!(seconds.map_or(!reported_by_hpcc, |s| s > 0.0), "{part}: {outcome}");
     }
     assert_eq!(outcome["seconds"], outcome["figures"]["hpcc_s"]);
 }
 
 #[test]
-fn a_part_of_hpcc_is_run_by_a_launcher_that_is_told() {
+fn a_part_of_hpcc_is_run_by_the_given_launcher() {
     let folder = tempfile::tempdir().expect("a folder");
     let launcher = "mpirun --allow-run-as-root --oversubscribe --bind-to none -np {ranks}";
     let outcome = outcome(folder.path(), &["hpl", "--size", "200", "--ranks", "3", "--launcher", launcher]);

@@ -58,8 +58,9 @@ pub fn count(valgrind: &Path, name: &str, dir: &Path) -> anyhow::Result<Count> {
     if !output.status.success() {
         bail!("{name} in valgrind ended with {}: {}", output.status, stderr.trim());
     }
-    let told = stdout.trim().split_once(' ').and_then(|(units, processor)| Some((units.parse().ok()?, processor)));
-    let (units, processor) = told.with_context(|| format!("{name} did not tell its units: {stdout:?} {stderr}"))?;
+    let reported = stdout.trim().split_once(' ').and_then(|(units, processor)| Some((units.parse().ok()?, processor)));
+    let (units, processor) =
+        reported.with_context(|| format!("{name} did not print its units: {stdout:?} {stderr}"))?;
     for file in dumps(dir, name) {
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         if let Some(instructions) = total(&text, name) {
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn without_valgrind_people_are_told_what_to_install() {
+    fn without_valgrind_the_error_names_the_package() {
         let error = version(Path::new("/nowhere/valgrind")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/valgrind") && error.contains("install Debian's package valgrind"), "{error}");
         let error = version(Path::new("/bin/true")).unwrap_err().to_string();

@@ -158,7 +158,7 @@ fn compare(options: &Options, known: &Budgets, tools: &Tools, counts: &[(&HotPat
         let (each, verdict) = (count.each(), known.verdict(path.name, count.each(), allowed));
         let budget = known.instructions.get(path.name).copied();
         all_within &= matches!(verdict, Verdict::Within | Verdict::Below(_));
-        if let Some(text) = told(path, count, budget.unwrap_or_default(), verdict, allowed, &options.budgets) {
+        if let Some(text) = message(path, count, budget.unwrap_or_default(), verdict, allowed, &options.budgets) {
             eprintln!("{text}");
         }
         rows.push(json!({ "path": path.name, "unit": path.unit, "instructions": each, "budget": budget,
@@ -180,8 +180,8 @@ fn compare(options: &Options, known: &Budgets, tools: &Tools, counts: &[(&HotPat
     all_within
 }
 
-/// What people are told of a path; nothing of one that is as it should be.
-fn told(path: &HotPath, count: &Count, budget: f64, verdict: Verdict, allowed: f64, file: &Path) -> Option<String> {
+/// The message about a path; none about one within its budget.
+fn message(path: &HotPath, count: &Count, budget: f64, verdict: Verdict, allowed: f64, file: &Path) -> Option<String> {
     let (name, unit, each) = (path.name, path.unit, count.each());
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let file = file.display();
@@ -215,11 +215,11 @@ mod tests {
     fn says(each: f64, budget: f64, verdict: Verdict) -> String {
         let count =
             Count { instructions: (each * 10.0) as u64, units: 10, processor: String::new(), file: "/t/x.out".into() };
-        told(&ALL[0], &count, budget, verdict, 0.03, Path::new("/nowhere/hot-paths.toml")).unwrap_or_default()
+        message(&ALL[0], &count, budget, verdict, 0.03, Path::new("/nowhere/hot-paths.toml")).unwrap_or_default()
     }
 
     #[test]
-    fn what_exceeds_is_told_with_figures_and_commands() {
+    fn an_exceeded_budget_is_reported_with_figures_and_commands() {
         let text = says(1100.0, 1000.0, Verdict::Over(0.1));
         for part in [
             "1100.0 instructions",

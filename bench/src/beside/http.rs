@@ -66,7 +66,7 @@ impl Http {
 fn body(answer: ureq::http::Response<ureq::Body>, url: &str) -> anyhow::Result<Vec<u8>> {
     let status = answer.status();
     let bytes = answer.into_body().into_with_config().limit(u64::MAX).read_to_vec()?;
-    let told = || String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
-    ensure!(status.is_success(), "{url} answers {status}: {}", told());
+    let beginning = || String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
+    ensure!(status.is_success(), "{url} answers {status}: {}", beginning());
     Ok(bytes)
 }

@@ -155,7 +155,7 @@ fn bytes(system: &mut dyn System, recording: &Recording, dir: &Path, rows: &mut 
     system.fresh(dir)?;
     let lanes = [system.prepare(&one[0])?];
     system.ingest(&lanes)?;
-    system.settle()?;
+    system.flush_and_merge()?;
     check(system, &one[0])?;
     let (stored, readings) = (system.stored()?, one[0].readings() as f64);
     rows.add("bytes_per_reading", stored.bytes as f64 / readings, "B");
@@ -181,15 +181,15 @@ fn load(
     let (acknowledged_ns, wall_s) = (system.cpu_ns() - before, start.elapsed().as_secs_f64());
     rows.add("rss_mb", system.rss_kb() as f64 / 1e3, "MB");
     let before = system.cpu_ns();
-    system.settle()?;
-    let (acknowledged_ns, settled_ns) =
+    system.flush_and_merge()?;
+    let (acknowledged_ns, merged_ns) =
         (acknowledged_ns as f64 / readings, (system.cpu_ns() - before) as f64 / readings);
-    rows.add("ingest_cpu_ns_per_reading", acknowledged_ns + settled_ns, "ns");
+    rows.add("ingest_cpu_ns_per_reading", acknowledged_ns + merged_ns, "ns");
     rows.add("ingest_cpu_ns_per_reading_acknowledged", acknowledged_ns, "ns");
     rows.add("ingest_wall_readings_per_s", readings / wall_s, "1/s");
     drop(lanes);
     let span = whole(&nodes);
-    let last = nodes.last().context("at least one node is wanted")?;
+    let last = nodes.last().context("there is no node: --nodes is at least 1")?;
     check(system, last)?;
     let sums = last.sums();
     let sensor =
@@ -301,7 +301,7 @@ mod tests {
         let last = lanes[1].requests.len() - 1;
         lanes[1].requests.remove(last);
         system.ingest(&lanes).unwrap();
-        system.settle().unwrap();
+        system.flush_and_merge().unwrap();
         check(&mut *system, &nodes[0]).unwrap();
         let seen = check(&mut *system, &nodes[1]).unwrap_err().to_string();
         assert!(seen.contains("differ"), "{seen}");

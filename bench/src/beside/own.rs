@@ -124,7 +124,7 @@ impl System for Own {
     }
 
     /// The merge of a day comes when it has been over for two hours: it is made now, by the store's own code in this process.
-    fn settle(&mut self) -> anyhow::Result<()> {
+    fn flush_and_merge(&mut self) -> anyhow::Result<()> {
         let mut running = self.running.take().context("the server does not run")?;
         until("the journal is sealed", || Ok(metric(&running.site, "journal_bytes")? == 0.0))?;
         self.before_ns += running.process.cpu_ns();

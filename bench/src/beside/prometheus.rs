@@ -27,7 +27,7 @@ struct Running {
     process: Process,
     http: Http,
     data: PathBuf,
-    /// The block that [`System::settle`] had made.
+    /// The block that [`System::flush_and_merge`] had made.
     block: Option<PathBuf>,
 }
 
@@ -87,7 +87,7 @@ impl System for Prometheus {
         self.running()?.http.send(lanes, &remote_write::HEADERS)
     }
 
-    fn settle(&mut self) -> anyhow::Result<()> {
+    fn flush_and_merge(&mut self) -> anyhow::Result<()> {
         let running = self.running.as_mut().context("Prometheus does not run")?;
         let answer = running.http.post("/api/v1/admin/tsdb/snapshot", &[], &[])?;
         let answer: serde_json::Value = serde_json::from_slice(&answer)?;

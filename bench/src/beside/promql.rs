@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn a_range_begins_before_the_millisecond_of_the_first_reading() {
-        for (from, to, told) in [
+        for (from, to, expected) in [
             (5 * MS, 9 * MS, "5ms"),
             (5 * MS + 999_999, 9 * MS, "5ms"),
             (5 * MS, 9 * MS + 999_999, "5ms"),
             (7, 8, "1ms"),
         ] {
-            assert_eq!(range(Span { from, to }), told, "{from} to {to}");
+            assert_eq!(range(Span { from, to }), expected, "{from} to {to}");
         }
     }
 }

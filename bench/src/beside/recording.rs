@@ -76,9 +76,9 @@ fn read_block(file: &mut impl Read, length_bytes: usize, most: usize) -> std::io
 }
 
 impl Recording {
-    /// Reads a file. A last message that is cut short is passed over: a recording ends when it is told to.
+    /// Reads a file. A last message that is cut short is ignored: a recording can end at any byte.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
-        let told = || {
+        let not_one = || {
             format!(
                 "{} is no recording; `wholegrain-bench beside --data DIR` makes one in an empty folder",
                 path.display()
@@ -87,8 +87,8 @@ impl Recording {
         let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
         let mut file = BufReader::new(file);
         let mut magic = [0; MAGIC.len()];
-        file.read_exact(&mut magic).with_context(told)?;
-        ensure!(&magic == MAGIC, told());
+        file.read_exact(&mut magic).with_context(not_one)?;
+        ensure!(&magic == MAGIC, not_one());
         let (mut recording, mut known) = (Self::default(), BTreeMap::<SchemaHash, usize>::new());
         loop {
             let message = read_block(&mut file, 2, TOPIC_BYTES_MAX)
@@ -96,9 +96,9 @@ impl Recording {
             let (topic, payload) = match message {
                 Ok(message) => message,
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
-                Err(error) => return Err(error).with_context(told),
+                Err(error) => return Err(error).with_context(not_one),
             };
-            let topic = String::from_utf8(topic).with_context(told)?;
+            let topic = String::from_utf8(topic).with_context(not_one)?;
             match Topic::parse(&topic) {
                 Some(Topic::Schema { agent, .. }) => {
                     ensure!(
@@ -107,14 +107,14 @@ impl Recording {
                         path.display()
                     );
                     agent.clone_into(&mut recording.node);
-                    let schema = Schema::decode(&payload).with_context(told)?;
+                    let schema = Schema::decode(&payload).with_context(not_one)?;
                     known.entry(schema.hash()).or_insert_with(|| {
                         recording.schemas.push(schema);
                         recording.schemas.len() - 1
                     });
                 }
                 Some(Topic::Batch { .. }) => {
-                    let (header, _) = read_header(&payload).with_context(told)?;
+                    let (header, _) = read_header(&payload).with_context(not_one)?;
                     let group =
                         *known.get(&header.schema).with_context(|| format!("{topic} came before its schema"))?;
                     recording.parts.push(Part { group, batch: decode_batch(&payload, &recording.schemas[group])? });

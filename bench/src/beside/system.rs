@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::recording::{Recording, Sums};
 
-/// What is told of a system beside its figures.
+/// The description of a system beside its figures.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct About {
     /// Its name in the rows.
@@ -115,12 +115,12 @@ pub trait System {
     /// Sends everything and returns when all of it is acknowledged.
     fn ingest(&mut self, lanes: &[Lane]) -> anyhow::Result<()>;
     /// Returns when all is in files and these are merged, as the system would do by itself in time.
-    fn settle(&mut self) -> anyhow::Result<()>;
-    /// Processor time that the system has used since [`System::fresh`], ns, with that of the work that `settle` had others do for it.
+    fn flush_and_merge(&mut self) -> anyhow::Result<()>;
+    /// Processor time that the system has used since [`System::fresh`], ns, with that of the work that `flush_and_merge` had others do for it.
     fn cpu_ns(&self) -> u64;
     /// Resident memory, kB.
     fn rss_kb(&self) -> u64;
-    /// What its files take, after [`System::settle`].
+    /// What its files take, after [`System::flush_and_merge`].
     fn stored(&self) -> anyhow::Result<Stored>;
     /// How many readings of each sensor of the recording's node there are in its span, and what they add up to.
     fn sums(&mut self, recording: &Recording) -> anyhow::Result<Sums>;

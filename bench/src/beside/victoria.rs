@@ -46,11 +46,11 @@ pub fn version(program: &str, argument: &str, package: &str) -> anyhow::Result<S
     let output = Command::new(program).arg(argument).output();
     let output = output.with_context(|| format!("{program} is not there: install the package {package}"))?;
     let text = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned();
+    let version = String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned();
     // Debian's build of VictoriaMetrics tells none.
     let packaged = Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]).output();
     let packaged = packaged.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    Ok(if told.is_empty() { packaged } else { told })
+    Ok(if version.is_empty() { packaged } else { version })
 }
 
 impl Victoria {
@@ -110,7 +110,7 @@ impl System for Victoria {
         self.running()?.http.send(lanes, &remote_write::HEADERS)
     }
 
-    fn settle(&mut self) -> anyhow::Result<()> {
+    fn flush_and_merge(&mut self) -> anyhow::Result<()> {
         let running = self.running()?;
         running.http.get("/internal/force_flush", &[])?;
         let before = running.process.log().matches("has been successfully finished").count();

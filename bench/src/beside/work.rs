@@ -33,11 +33,11 @@ impl Work {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut near = TcpStream::connect(listener.local_addr()?)?;
         let (mut far, _) = listener.accept()?;
-        let (told, mut random) = (stop.clone(), Random::seeded());
+        let (stopped, mut random) = (stop.clone(), Random::seeded());
         let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 let end = Instant::now() + Duration::from_millis(random.within(TURN_MS.0, TURN_MS.1));
-                let goes_on = || Instant::now() < end && !told.load(Ordering::Relaxed);
+                let goes_on = || Instant::now() < end && !stopped.load(Ordering::Relaxed);
                 match random.within(0, 6) {
                     0 => compute(goes_on),
                     1 => remember(random.within(1 << 20, MEMORY_BYTES_MAX) as usize, goes_on),

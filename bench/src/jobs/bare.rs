@@ -24,7 +24,7 @@ const EVENTS: [&str; 12] = [
     "bpf-output",
     "cgroup-switches",
 ];
-/// Kinds of reads whose time is told apart.
+/// Kinds of reads, each with a time of its own.
 const KINDS: [&str; 3] = ["memory.stat", "perf", "other"];
 
 #[derive(clap::Args)]
@@ -105,14 +105,14 @@ fn tick_until_killed(open: &[Open], options: &Options) -> anyhow::Result<()> {
     let interval_ns = i64::try_from(options.interval_ms * 1_000_000).context("the interval")?;
     let mut spent_ns = [0; KINDS.len()];
     let mut next = now();
-    let (mut made, mut missed, mut told) = (0u64, 0, next);
+    let (mut made, mut missed, mut reported) = (0u64, 0, next);
     loop {
         let skipped = (now() - next).max(0) / interval_ns;
         next += interval_ns * (1 + skipped);
         missed += skipped;
         made += 1;
-        if next - told >= 1_000_000_000 {
-            told = next;
+        if next - reported >= 1_000_000_000 {
+            reported = next;
             let [memory, perf, other] = spent_ns;
             println!("{made} {missed} {memory} {perf} {other}");
             std::io::stdout().flush()?;

@@ -139,5 +139,5 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             figures.push(options.compare(count, interval_ms)?);
         }
     }
-    keep("job-cost", json!({ "figures": figures, "seconds": options.seconds, "rounds": options.rounds }))
+    keep("job-cost", json!({ "cases": figures, "seconds": options.seconds, "rounds": options.rounds }))
 }

@@ -6,6 +6,7 @@
 
 pub mod bare;
 pub mod cost;
+pub mod group;
 pub mod many;
 pub mod reconfigure;
 
@@ -16,7 +17,7 @@ use wholegrain_testing::{Process, wait_until};
 
 /// What is read of a job, but for what is gathered from its processes one by one.
 const PATTERNS: &str = r#"["cpu/**", "memory/**", "io/**", "pids/**", "pressure/**", "perf/**"]"#;
-/// How often processes are gone through, as the agent does without being told.
+/// How often processes are read: the agent's default.
 const TASKS_EVERY: &str = "10s";
 
 /// A site with jobs, and how many processes each has.
@@ -113,7 +114,7 @@ pub fn configure(site: &JobSite, name: &str, interval: &str) {
              [[jobs.rule]]\nmetrics = [\"tasks/**\"]\nevery = \"{TASKS_EVERY}\"\n"
     );
     site.configure(&rules, "[sources.cgroup]\n[sources.perf]\n[sources.tasks]\n");
-    // As an agent has it that is told nothing else.
+    // The agent's default.
     for (table, key, value) in [
         ("mqtt", "send_interval", "\"1s\""),
         ("mqtt", "queue_bytes_max", "\"4MiB\""),

@@ -17,7 +17,7 @@ const INTERVALS_MS: [i64; 2] = [10, 14];
 /// The metric that is looked at.
 const METRIC: &str = "cpu/usage";
 /// How long a change may take before the benchmark gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often is looked for the new rate.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -123,13 +123,13 @@ fn ask_and_see(sites: &[&JobSite], interval_ms: i64, ask: IntervalRequest) -> an
 /// The first sample at an interval since a time.
 fn first_since(site: &JobSite, asked: i64, interval_ns: i64) -> anyhow::Result<i64> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < TIMEOUT {
         if let Some(first) = first_at(&history(site, asked), interval_ns) {
             return Ok(first);
         }
         std::thread::sleep(LOOK);
     }
-    bail!("no sample every {} ms within {} s", interval_ns / 1_000_000, PATIENCE.as_secs())
+    bail!("no sample every {} ms within {} s", interval_ns / 1_000_000, TIMEOUT.as_secs())
 }
 
 /// Numbers of the rules that somebody asked for, ascending.

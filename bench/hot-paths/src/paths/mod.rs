@@ -67,7 +67,7 @@ pub fn run(name: &str) -> anyhow::Result<()> {
 
 /// What takes as many threads as there are processors takes one on every machine.
 fn stay_on_one_processor() {
-    // SAFETY: a set is plain bits, for which zero is a value; the calls read and write one set of the size they are told.
+    // SAFETY: a set is plain bits, for which zero is a value; the calls read and write one set of the size they are given.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         let size = std::mem::size_of::<libc::cpu_set_t>();

@@ -48,7 +48,7 @@ impl Moving {
     }
 }
 
-/// The schema of such a group of a node.
+/// The schema of one of these groups of a node.
 pub fn schema(node: usize, sensors: usize) -> anyhow::Result<Schema> {
     let sensors = (0..sensors).map(|index| SensorDef::gauge(format!("proc/sensor{index}"), "1", "")).collect();
     Ok(Schema::new(SensorPath::new(format!("/lab/n{node}"))?, "proc", sensors)?)

@@ -1,0 +1,148 @@
+"""What all benchmarks in Python share: intervals, waiting, ports, the use of processes, HTTP, and the files of results. Standard library only, so
+that a compute node needs no more than Python."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import socket
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+RESULTS = Path("target/bench")
+UNITS = {"d": 86_400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+POLL_S = 0.02
+READY_MAX_S = 60.0
+HTTP_TIMEOUT_S = 10.0
+# Below the ports that systems give to outgoing connections.
+PORTS = range(12_000, 30_000)
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the text says why and what to do."""
+
+
+def parse_interval(text: str) -> int:
+    """`1ms`, `1.5s`, `1h30min` in ns. A number without a unit is refused."""
+    parts = re.findall(r"([0-9.]+)([a-z]+)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text or any(unit not in UNITS for _, unit in parts):
+        raise BenchError(f'"{text}" is not a length of time: write a number with a unit ({", ".join(UNITS)}), such as 1ms or 10s')
+    try:
+        return round(sum(float(number) * UNITS[unit] for number, unit in parts))
+    except ValueError as error:
+        raise BenchError(f'"{text}" is not a length of time: write a number with a unit: {error}') from error
+
+
+def interval_name(ns: int | None) -> str:
+    """An interval as configurations have it: 1ms, 90s; empty for no monitor."""
+    if ns is None:
+        return ""
+    return next((f"{ns // size}{unit}" for unit, size in UNITS.items() if ns >= size and ns % size == 0), "0s")
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = READY_MAX_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchError(f"timeout after {seconds:g} s: {what}")
+        time.sleep(POLL_S)
+
+
+def free_port() -> int:
+    """A TCP port on which nobody listens."""
+    start = int.from_bytes(os.urandom(4), "little") % len(PORTS)
+    for offset in range(len(PORTS)):
+        port = PORTS[(start + offset) % len(PORTS)]
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise BenchError("no port is free")
+
+
+def get(url: str) -> str:
+    """The body of the response to a plain GET."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=HTTP_TIMEOUT_S) as response:
+        return str(response.read().decode(errors="replace"))
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of a process with all of its threads; 0 when it is gone."""
+    # The clock of a process, as clock_getcpuclockid(3) computes it.
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError:
+        return 0
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third on; empty when the process is gone. The name before them may contain parentheses."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def children_cpu_ns(fields: Sequence[str]) -> int:
+    """CPU time of the children that have ended and of theirs, by cutime and cstime."""
+    return (int(fields[13]) + int(fields[14])) * (10**9 // _CLOCK_TICKS)
+
+
+def memory_kb(pid: int, file: str, field: str) -> int:
+    """A field in kB of /proc/<pid>/<file>: `VmRSS` of `status`, `Pss` of `smaps_rollup`."""
+    try:
+        text = Path(f"/proc/{pid}/{file}").read_text()
+    except OSError:
+        return 0
+    found = re.search(rf"^{field}:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def with_variable(name: str, value: str) -> list[int]:
+    """The processes of this machine, but this one, that have a variable in their environment."""
+    expected, found = f"{name}={value}".encode(), []
+    for pid in processes():
+        try:
+            if pid != os.getpid() and expected in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def machine() -> Json:
+    """Cores and memory, as all results have them."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cores": os.cpu_count() or 0, "memory_gib": memory >> 30}
+
+
+def figure(name: str, values: float | Sequence[float], unit: str) -> Json:
+    """One figure of a result: the median of its measurements, and their range."""
+    each = [float(values)] if isinstance(values, (int, float)) else [float(value) for value in values]
+    return {"name": name, "value": statistics.median(each), "unit": unit, "spread": [min(each), max(each)]}
+
+
+def write_result(name: str, details: Json, figures: Sequence[Json]) -> None:
+    """Writes target/bench/<name>.json: figures in the form that all benchmarks share, and details of this one."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    head = {"benchmark": name, "date": now, "command": f"wholegrain-bench {name} {' '.join(sys.argv[1:])}".strip(), "machine": machine()}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(head | {"figures": list(figures)} | details, indent=2) + "\n")

@@ -1,0 +1,95 @@
+//! A job's cgroups on a machine without a resource manager, and the reads of our agent when it reads everything of node and job.
+//! The monitors in Python start it; it holds the job until its standard input ends.
+
+use std::io::{Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+use wholegrain_model::config::Document;
+use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::{GroupPlan, Roots, SOURCES, SourceType};
+use wholegrain_testing::cgroups::{self, Cgroups, JobGroup};
+
+use super::bare::{Read, event};
+
+/// Files of a group of the agent whose names differ from the group's.
+const PRESSURE: [&str; 3] = ["pressure/cpu", "pressure/memory", "pressure/io"];
+/// The agent's own memory.
+const OWN: &str = "/proc/self/statm";
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Where to write the list of reads, as `bare --reads` expects it.
+    #[arg(long)]
+    reads: Option<PathBuf>,
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    if let Some(reason) = Cgroups::missing() {
+        bail!("{reason}");
+    }
+    let cgroups = Cgroups::new();
+    let group = cgroups.job("1", 0);
+    let _idle = group.idle();
+    let mut values = 0;
+    if let Some(path) = &options.reads {
+        let (reads, count) = reads_of(&group)?;
+        std::fs::write(path, reads).with_context(|| format!("writing {}", path.display()))?;
+        values = count;
+    }
+    let root = cgroups.root();
+    let links: Vec<PathBuf> = cgroups::links(&root).into_iter().collect();
+    let about = json!({ "root": root, "links": links, "task_files": group.task_files(), "values": values });
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{about}").and_then(|()| out.flush()).context("printing the job")?;
+    std::io::stdin().read_to_end(&mut Vec::new()).context("waiting for the end of standard input")?;
+    Ok(())
+}
+
+fn source(name: &str) -> anyhow::Result<&'static SourceType> {
+    SOURCES.iter().find(|source| source.name == name).with_context(|| format!("there is no source {name}"))
+}
+
+/// The list of reads and how many values they give: the files of the node's groups, of the job and of the agent itself, and the job's software
+/// events, as far as the agent could read them on this machine.
+fn reads_of(group: &JobGroup) -> anyhow::Result<(String, u64)> {
+    let table = |name: &str| Document::new("job-reads", "").root().child("sources").child(name);
+    let roots = Roots::default();
+    let node: Vec<GroupPlan> =
+        (source("procfs")?.configure)(&table("procfs"), &roots.clone().into())?.discover(&mut |_| {});
+    let files =
+        node.iter().flat_map(|plan| if plan.name == "pressure" { PRESSURE.to_vec() } else { vec![&*plan.name] });
+    let mut reads: Vec<Read> = files.map(|file| Read::File(roots.proc.join(file))).collect();
+    reads.push(Read::File(OWN.into()));
+    let mut values: u64 = node.iter().map(|plan| plan.sensors.len() as u64).sum();
+
+    let controllers = ["cpu", "cpuacct", "memory", "blkio", "pids"].into_iter();
+    let v1 = controllers.filter_map(|name| Some((name.to_owned(), group.v1(name)?.to_owned())));
+    let v2 = group.v2().map(Path::to_owned);
+    let place = JobPlace { level: group.id().to_owned(), v2, v1: v1.collect(), ..JobPlace::default() };
+    let parts = |name: &str| -> anyhow::Result<Vec<JobPart>> {
+        let configure = source(name)?.jobs.with_context(|| format!("the source {name} reads nothing of jobs"))?;
+        Ok(configure(&table(name), &roots.clone().into())?.parts(&place, &mut |_| {}))
+    };
+    for part in parts("cgroup")? {
+        reads.push(Read::File(file_of(&part.name, &place).with_context(|| format!("no file of {}", part.name))?));
+        values += part.sensors.len() as u64;
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    for part in parts("perf")? {
+        let names = part.sensors.iter().filter_map(|sensor| sensor.name.strip_prefix("perf/"));
+        let events: Vec<String> = names.filter_map(event).collect();
+        let Some(dir) = place.v2.as_ref().filter(|_| !events.is_empty()) else { continue };
+        values += events.len() as u64;
+        reads.extend((0..cpus).map(|cpu| Read::Perf(dir.clone(), cpu, events.clone())));
+    }
+    ensure!(values > 0, "nothing can be read on this machine");
+    Ok((reads.iter().map(|read| format!("{read}\n")).collect(), values))
+}
+
+/// The file after which a part of a job is named, such as `v1/memory.stat`: it begins with the controller's name.
+fn file_of(part: &str, place: &JobPlace) -> Option<PathBuf> {
+    let Some(name) = part.strip_prefix("v1/") else { return Some(place.v2.as_ref()?.join(part)) };
+    Some(place.v1(name.split('.').next()?)?.join(name))
+}
