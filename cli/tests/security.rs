@@ -290,7 +290,7 @@ fn no_secret_in_logs_files_messages_or_on_a_command_line() {
     good(&keep(run_with(dir, &["auth", "token", "revoke", "dashboard"], "")));
     fs::write(dir.join("var/token"), &made).unwrap();
     eventually("the revocation", || keep(run_with(dir, &["sensors"], "")).status.code() == Some(2));
-    // A file with a token in the clear, and one that is broken where a secret stands.
+    // A token file with an error in a line that holds a secret.
     let tokens = dir.join("var/server/tokens");
     let stored = fs::read_to_string(&tokens).unwrap();
     fs::write(&tokens, format!("{stored}{{\"id\":\"{guess}\"\n")).unwrap();

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use wholegrain_server::{ServerConfig, run};
 use wholegrain_transport::mqtt::{self, Connect, Packet, Properties, PublishParts, QoS, Version};
 
-/// How many messages are in flight at QoS 1: what the server takes unless told otherwise.
+/// Messages in flight at QoS 1: the server's default limit.
 const WINDOW: usize = 64;
 /// How many are sent at once at QoS 0.
 const BURST: usize = 256;

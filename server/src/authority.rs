@@ -4,18 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use wholegrain_store::path_owners::check_directory;
+use wholegrain_transport::host_name;
 
 use crate::access::files;
 use crate::access::revoked::{self, Revocation};
-use crate::init::{InitError, authority, check_agent_name, host_name, io_error};
+use crate::init::{InitError, authority, check_agent_name, io_error};
 use crate::pki;
 pub use crate::pki::CertificateInfo;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedCertificate {
-    /// The file.
     pub path: PathBuf,
-    /// What it says.
     pub info: CertificateInfo,
     /// Whether the server refuses it.
     pub revoked: bool,
@@ -24,7 +23,7 @@ pub struct IssuedCertificate {
 /// Where revoked certificates and keys of agents are moved, relative to the installation's directory.
 const REVOKED_DIR: &str = "agents/revoked";
 
-/// The certificates of a PEM file; `revoked_file` says which are revoked.
+/// The certificates of a PEM file, marked as revoked according to `revoked_file`.
 pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<IssuedCertificate>, InitError> {
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
     let refuse = |reason| InitError::Refused(format!("{} {reason}; name a PEM file with one", path.display()));
@@ -84,7 +83,7 @@ pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf
     Ok(cert)
 }
 
-/// Refuses what cannot be a host name or address in a server's certificate.
+/// Checks names for a server's certificate: host names and addresses.
 pub(crate) fn check_hosts(names: &[String]) -> Result<(), InitError> {
     match names.iter().find(|name| !is_host(name)) {
         Some(wrong) => Err(InitError::Refused(format!(
@@ -99,7 +98,6 @@ fn is_host(text: &str) -> bool {
     is_name || text.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// What [`revoke`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RevokeReport {
     /// Serial numbers that count no longer.
@@ -186,7 +184,7 @@ mod tests {
         assert!(issue_agent_certificate(dir, "n2").unwrap().0.exists(), "a new one can be made");
         assert_eq!(names(true), ["n2"], "it is listed as revoked beside the new one");
         let again = revoke(dir, &revoked_file, "n2", false).unwrap();
-        assert_eq!(again.serials.len(), 1, "the new one; what was set aside is not revoked again");
+        assert_eq!(again.serials.len(), 1, "only the new one is revoked; the archived one was revoked before");
         assert_eq!(names(true), ["n2", "n2"]);
         revoke(dir, &revoked_file, "n1", false).unwrap();
         assert_eq!(names(true), ["n1", "n2", "n2"]);

@@ -1,4 +1,4 @@
-//! Certificate files: what a certificate says, and TLS of a listener that reloads when its files change.
+//! Certificate files: their content, and TLS of a listener that reloads when its files change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use crate::pki;
 /// The server warns of certificates that end within this time, in seconds: 30 days.
 pub const EXPIRY_WARNING_S: i64 = 30 * 86_400;
 
-/// What a certificate file says.
+/// The content of a certificate file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFile {
     /// The file it was read from.
@@ -114,7 +114,7 @@ struct LoadedTls {
     wrong: Option<[u8; 32]>,
 }
 
-/// What a check of the files found.
+/// The result of a check for changed files.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TlsCheck {
     Same,
@@ -125,7 +125,6 @@ pub(crate) enum TlsCheck {
 }
 
 impl ReloadableTls {
-    /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let fingerprint = files.fingerprint();
         let acceptor = RwLock::new(TlsAcceptor::from(files.load()?));

@@ -1,5 +1,6 @@
 //! Reads `server.toml`, applies defaults, and reports errors with file, line and the nearest key.
 
+mod http;
 mod retention;
 mod store;
 
@@ -14,14 +15,14 @@ use wholegrain_store::StoreConfig;
 use crate::access::{AccessConfig, AuditConfig, RawSecurity, SecurityConfig, SecuritySettings};
 use crate::broker::config::RawMqtt;
 pub use crate::broker::config::{MQTT_TLS_LISTEN, MqttConfig, MqttLimits};
-use crate::http::config::RawHttp;
-pub use crate::http::config::{HTTP_LISTEN, HttpConfig};
 use crate::interop::InteropConfig;
 use crate::interop::config::{RawInterop, RawRemote};
 use crate::jobs::config::{JobsConfig, RawJobs};
 use crate::prometheus::config::{PrometheusConfig, RawPrometheus};
 pub use crate::settings::ConfigFileError;
-use crate::settings::{LIMIT_TIME, read};
+use crate::settings::{ChangeMode, LIMIT_TIME, Settings, read, settings};
+use http::RawHttp;
+pub use http::{HTTP_LISTEN, HttpConfig};
 use store::RawStore;
 
 /// Default interval of the certificate check: 2 min.
@@ -31,17 +32,13 @@ pub const CERTIFICATES_EVERY: Interval = Interval::from_s(120);
 pub struct ServerConfig {
     /// The configuration file and its text; a reload reads the file again.
     pub source: Option<(PathBuf, String)>,
-    /// The data directory.
     pub data: PathBuf,
-    /// The broker.
     pub mqtt: MqttConfig,
-    /// The HTTP API.
     pub http: HttpConfig,
     /// The embedded store, below `data`.
     pub store: StoreConfig,
     /// Other protocols and formats.
     pub interop: InteropConfig,
-    /// Answers to Prometheus.
     pub prometheus: PrometheusConfig,
     pub jobs: JobsConfig,
     /// Security files and limits.
@@ -51,20 +48,29 @@ pub struct ServerConfig {
     pub certificates_every: Duration,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct RawRoot {
-    data: Option<PathBuf>,
-    log: LogLevel,
-    certificates_every: Option<Interval>,
-    mqtt: RawMqtt,
-    http: RawHttp,
-    store: RawStore,
-    interop: RawInterop,
-    remote: Vec<RawRemote>,
-    prometheus: RawPrometheus,
-    jobs: RawJobs,
-    security: RawSecurity,
+settings! {
+    #[derive(Deserialize, Default)]
+    #[serde(deny_unknown_fields, default)]
+    struct RawRoot {
+        data: Option<PathBuf> = restart,
+        log: LogLevel = reload,
+        certificates_every: Option<Interval> = reload,
+        mqtt: RawMqtt = section,
+        http: RawHttp = section,
+        store: RawStore = restart,
+        interop: RawInterop = restart,
+        remote: Vec<RawRemote> = restart,
+        prometheus: RawPrometheus = restart,
+        jobs: RawJobs = restart,
+        security: RawSecurity = section,
+    }
+}
+
+/// The names of all settings, and whether a reload applies a change.
+pub(crate) fn setting_names() -> Vec<(String, ChangeMode)> {
+    let mut names = Vec::new();
+    RawRoot::add_names("", &mut names);
+    names
 }
 
 impl ServerConfig {
@@ -117,7 +123,7 @@ impl ServerConfig {
         })
     }
 
-    /// The settings of authentication and authorization, which stand in several sections.
+    /// The settings of authentication and authorization, from several sections.
     pub fn security_settings(&self) -> SecuritySettings {
         let MqttConfig { anonymous, prefixes, acl, users, password_file, .. } = &self.mqtt;
         SecuritySettings {
@@ -134,13 +140,9 @@ impl ServerConfig {
 /// rest of the configuration, or one of the files, is wrong.
 #[derive(Debug, Clone)]
 pub struct SecurityFiles {
-    /// `mqtt.password_file`.
     pub passwords: Option<PathBuf>,
-    /// `http.tokens_file`.
     pub tokens: PathBuf,
-    /// `security.revoked_file`.
     pub revoked: PathBuf,
-    /// The audit log.
     pub audit: AuditConfig,
 }
 
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn defaults_are_safe_and_paths_count_from_the_file() {
         let config = load(&format!("[mqtt]\n{CA}")).unwrap();
-        assert_eq!(config.mqtt.listen, None, "no cleartext unless asked for");
+        assert_eq!(config.mqtt.listen, None, "TLS only by default");
         assert_eq!(config.mqtt.tls_listen.as_deref(), Some(MQTT_TLS_LISTEN));
         assert_eq!(config.http.listen.as_deref(), Some(HTTP_LISTEN));
         assert_eq!(config.mqtt.client_ca, Some(PathBuf::from("/etc/wholegrain/../ca.pem")));

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use wholegrain_model::batch::AGENT_BYTES_MAX;
-use wholegrain_model::name::{self, sanitize_level};
+use wholegrain_model::name;
 use wholegrain_model::{SensorPath, Timestamp};
 use wholegrain_store::path_owners::{check_above, check_directory, check_directory_owner};
+use wholegrain_transport::host_name;
 
 use crate::ServerConfig;
 use crate::access::Role;
@@ -20,8 +21,6 @@ use crate::access::tokens::{self, NewToken};
 use crate::authority::check_hosts;
 use crate::pki::{self, KeyPairFiles};
 
-/// The line of server.toml in which earlier versions name the file of clear-text tokens, and its replacement.
-const TOKENS_LINE: (&str, &str) = ("tokens_file = \"../token\"", "tokens_file = \"tokens\"");
 /// The longest common name that X.509 allows (RFC 5280, ub-common-name), in characters.
 const COMMON_NAME_MAX: usize = 64;
 
@@ -38,7 +37,6 @@ pub struct InitOptions {
     pub reached_as: Vec<String>,
     /// Port for MQTT over TLS.
     pub mqtt_port: u16,
-    /// Port for HTTPS.
     pub http_port: u16,
 }
 
@@ -57,13 +55,11 @@ impl Default for InitOptions {
 /// Files that [`init`] found and wrote.
 #[derive(Debug, Clone, Default)]
 pub struct InitReport {
-    /// New files.
     pub created: Vec<PathBuf>,
     /// Existing files, left unchanged.
     pub kept: Vec<PathBuf>,
     /// Files of an earlier version that were updated.
     pub changed: Vec<PathBuf>,
-    /// The agent's name.
     pub agent: String,
 }
 
@@ -73,18 +69,12 @@ pub enum InitError {
     Io {
         /// The operation that failed.
         doing: &'static str,
-        /// To what.
         path: PathBuf,
         /// The operating system's error.
         error: io::Error,
     },
     #[error("cannot make the certificate {path}: {error}", path = path.display())]
-    Certificate {
-        /// The certificate's file.
-        path: PathBuf,
-        /// Why.
-        error: rcgen::Error,
-    },
+    Certificate { path: PathBuf, error: rcgen::Error },
     /// An invalid agent name.
     #[error("{0:?} cannot be an agent's name: {1}")]
     Name(String, String),
@@ -130,7 +120,6 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     files.token()?;
     files.text("server/passwords", 0o600, PASSWORDS)?;
     files.text("server/server.toml", 0o644, &server_toml(options))?;
-    files.hashed_tokens()?;
     files.text(
         "agent/agent.toml",
         0o644,
@@ -159,7 +148,7 @@ pub struct AgentOptions {
     pub server: Option<String>,
 }
 
-/// What [`add_agent`] created, and what an administrator has to know.
+/// The files that [`add_agent`] created, and remarks for an administrator.
 #[derive(Debug, Clone, Default)]
 pub struct AgentReport {
     /// New files, and existing ones that stay unchanged.
@@ -259,13 +248,6 @@ fn checked_address(given: &str, port: u16) -> Result<String, InitError> {
     if (bracketed && is_address) || (!bracketed && is_name) { Ok(address) } else { refuse() }
 }
 
-/// This host's name as one level of a sensor path.
-pub fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = sanitize_level(name.trim());
-    if name == "_" { "localhost".to_owned() } else { name }
-}
-
 pub(crate) fn check_agent_name(name: &str) -> Result<(), InitError> {
     let refuse = |reason: String| Err(InitError::Name(name.to_owned(), reason));
     if let Err(error) = name::check_relative(name) {
@@ -335,28 +317,12 @@ impl InstallationFiles<'_> {
         }
         if !hashes.exists() {
             let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
-            // Earlier versions: each line is a token.
-            let old = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-            let tokens = old.filter_map(|line| line.split_whitespace().next());
-            let lines: Result<String, String> =
-                tokens.map(|token| tokens::entry_of(token, &new, now).map(|entry| tokens::line(&entry))).collect();
-            self.text("server/tokens", 0o600, &lines.map_err(InitError::Token)?)?;
+            let entry = tokens::entry_of(text.trim(), &new, now).map_err(InitError::Token)?;
+            self.text("server/tokens", 0o600, &tokens::line(&entry))?;
         } else {
             self.report.kept.push(hashes);
         }
         self.report.kept.push(path);
-        Ok(())
-    }
-
-    /// Changes a server.toml of an earlier version so that it names the file of hashes.
-    fn hashed_tokens(&mut self) -> Result<(), InitError> {
-        let path = self.dir.join("server/server.toml");
-        let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
-        if text.lines().any(|line| line == TOKENS_LINE.0) {
-            self.write("server/server.toml", 0o644, &text.replace(TOKENS_LINE.0, TOKENS_LINE.1))?;
-            self.report.kept.retain(|kept| *kept != path);
-            self.report.changed.push(path);
-        }
         Ok(())
     }
 
@@ -579,22 +545,20 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_of_an_earlier_version_gets_the_hash_of_its_token() {
+    fn a_lost_file_of_tokens_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &options()).unwrap();
         let path = |file: &str| dir.path().join(file);
         let token = fs::read_to_string(path("token")).unwrap();
-        let toml = fs::read_to_string(path("server/server.toml")).unwrap().replace(TOKENS_LINE.1, TOKENS_LINE.0);
-        fs::write(path("server/server.toml"), &toml).unwrap();
         fs::remove_file(path("server/tokens")).unwrap();
         let report = init(dir.path(), &options()).unwrap();
-        assert_eq!((report.created, report.changed), (vec![path("server/tokens")], vec![path("server/server.toml")]));
+        assert_eq!((report.created, report.changed), (vec![path("server/tokens")], vec![]));
         assert_eq!(fs::read_to_string(path("token")).unwrap(), token);
         let entry = tokens::list(&path("server/tokens")).unwrap().remove(0);
         let new = NewToken { name: String::new(), role: Role::Admin, expires: None };
         assert_eq!(tokens::entry_of(token.trim(), &new, Timestamp(0)).unwrap().sha256, entry.sha256);
         assert!(ServerConfig::load(&path("server/server.toml")).unwrap().http.tokens_file.ends_with("server/tokens"));
-        // A token that was lost is made anew, and the server knows it.
+        // A lost token is replaced, and the server knows the new one.
         fs::remove_file(path("token")).unwrap();
         let report = init(dir.path(), &options()).unwrap();
         assert_eq!((report.created, report.changed), (vec![path("token")], vec![path("server/tokens")]));

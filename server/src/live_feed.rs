@@ -8,7 +8,6 @@ const STORE_BOUND: usize = 1024;
 /// Batches that may wait for one watcher before it loses the oldest.
 const WATCHER_BOUND: usize = 1024;
 
-/// Where watchers subscribe.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveFeed(broadcast::WeakSender<LiveItem>);
 

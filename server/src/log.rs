@@ -45,7 +45,6 @@ struct LogControlState {
 /// The log level in requests and responses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct LogStatus {
-    /// In force.
     pub level: LogLevel,
     /// The level in the configuration.
     pub configured: LogLevel,

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_send_is_cut_and_escaped() {
+    fn text_of_clients_is_truncated_and_escaped() {
         assert_eq!(quoted("a/b\n\x1b[31m\"c\""), "a/b\\n\\u{1b}[31m\\\"c\\\"");
         assert_eq!(quoted(&"é".repeat(70_000)).chars().count(), QUOTED_CHARS_MAX + 1);
     }

@@ -82,7 +82,6 @@ impl QueryMemory {
         Arc::new(Self { bytes_max: bytes_max.into(), before: AtomicU64::new(0), running: AtomicUsize::new(0) })
     }
 
-    /// Changes the limit.
     pub fn set(&self, bytes_max: u64) {
         self.bytes_max.store(bytes_max, Relaxed);
     }

@@ -13,17 +13,14 @@ const PREFIX: &str = "wholegrain_server_";
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// So many more.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -38,12 +35,10 @@ impl Gauge {
         self.0.fetch_add(change, Ordering::Relaxed);
     }
 
-    /// To this number.
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// The number now.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -61,7 +56,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
         self.observe_many(duration, 1);
     }

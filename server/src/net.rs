@@ -46,7 +46,7 @@ pub(crate) async fn listen(text: &str, setting: &str) -> anyhow::Result<(Vec<Tcp
     }
 }
 
-/// What a connection has received.
+/// The input of a connection that has not been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceivedInput {
     Nothing,

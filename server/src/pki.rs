@@ -138,7 +138,7 @@ pub(crate) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     names.value.general_names.iter().filter_map(name).collect()
 }
 
-/// What a peer's certificate says.
+/// The name and number in a peer's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerCertificate {
     /// The subject's common name.
@@ -163,12 +163,10 @@ fn serial(certificate: &X509Certificate<'_>) -> String {
 pub struct CertificateInfo {
     pub name: String,
     pub issuer: String,
-    /// In hexadecimal.
+    /// The serial number in hexadecimal.
     pub serial: String,
     pub from: Timestamp,
-    /// Until when.
     pub until: Timestamp,
-    /// Subject alternative names.
     pub names: Vec<String>,
     /// Whether it may sign other certificates.
     pub is_authority: bool,

@@ -16,50 +16,12 @@ use crate::access::Security;
 use crate::admission::{ConnectionAdmission, IdentityQuotas};
 use crate::broker::Broker;
 use crate::certificates::{CertificateFile, EXPIRY_WARNING_S, ReloadableTls, TlsCheck};
-use crate::config::ServerConfig;
-use crate::http::TokenPermits;
+use crate::config::{ServerConfig, setting_names};
 use crate::log::LogControl;
 use crate::memory::QueryMemory;
 use crate::metrics::MetricsText;
-
-/// Settings that a reload applies: these keys and all below them. Others need a restart.
-const RELOADED: &[&str] = &[
-    "log",
-    "certificates_every",
-    "mqtt.cert",
-    "mqtt.key",
-    "mqtt.client_ca",
-    "mqtt.require_client_cert",
-    "mqtt.anonymous",
-    "mqtt.users",
-    "mqtt.password_file",
-    "mqtt.prefixes",
-    "mqtt.acl",
-    "mqtt.limits",
-    "http.cert",
-    "http.key",
-    "http.tokens_file",
-    "http.queries_max",
-    "http.queries_per_token_max",
-    "http.queries_memory_max",
-    "http.connections_max",
-    "http.connections_per_token_max",
-    "http.unauthenticated_max",
-    "http.watches_per_token_max",
-    "security.login_failures_free",
-    "security.login_source_failures_free",
-    "security.login_delay",
-    "security.login_delay_max",
-    "security.revoked_file",
-];
-
-/// Exceptions among them: limits that are distributed at the start.
-const RESTARTED: &[&str] = &[
-    "mqtt.limits.queue_messages_max",
-    "mqtt.limits.queue_bytes_max",
-    "mqtt.limits.queue_total_bytes_max",
-    "mqtt.limits.sessions_kept_max",
-];
+use crate::settings::ChangeMode;
+use crate::token_permits::TokenPermits;
 
 /// How often the server warns of a certificate that expires soon, in seconds.
 const WARN_EVERY_S: i64 = 86_400;
@@ -323,11 +285,12 @@ fn differences(a: &BTreeMap<String, Value>, b: &BTreeMap<String, Value>) -> impl
     names.into_iter()
 }
 
+/// Whether a reload applies a change of this setting, or of a value within it.
 fn is_reloaded(key: &str) -> bool {
-    !RESTARTED.contains(&key)
-        && RELOADED
-            .iter()
-            .any(|known| key.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    setting_names().into_iter().any(|(name, mode)| {
+        mode == ChangeMode::Reload
+            && key.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
 }
 
 #[cfg(test)]
@@ -356,8 +319,9 @@ mod tests {
         let text = include_str!("../../packaging/server.toml");
         let all: String = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l)).flat_map(|l| [l, "\n"]).collect();
         let known = leaves(&all);
-        for key in RELOADED.iter().chain(RESTARTED) {
-            assert!(known.keys().any(|name| name == key || name.starts_with(&format!("{key}."))), "{key}");
+        let reloaded = setting_names().into_iter().filter(|(_, mode)| *mode == ChangeMode::Reload);
+        for (key, _) in reloaded {
+            assert!(known.keys().any(|name| *name == key || name.starts_with(&format!("{key}."))), "{key}");
         }
     }
 }

@@ -12,16 +12,19 @@ use wholegrain_store::{OpenReport, Store};
 
 use crate::access::Security;
 use crate::admission::ConnectionAdmission;
-use crate::broker::{Broker, ServerLifetime};
+use crate::broker::Broker;
 use crate::certificates::ReloadableTls;
 use crate::config::ServerConfig;
 use crate::http::{self, Api};
-use crate::interop::{self, Interop};
+use crate::interop::Interop;
+use crate::lifetime::ServerLifetime;
 use crate::live_feed::LiveFeed;
+use crate::live_text;
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::net;
 use crate::reload::{ReloadTargets, Reloader};
+use crate::remote;
 use crate::service_manager;
 
 /// Processors for each thread that serves connections. The others are left for the journal, sealing and queries; more threads with little work would
@@ -40,11 +43,8 @@ const BLOCKING_TIME_MAX: Duration = Duration::from_millis(500);
 /// Listening addresses; port 0 is replaced by the port that the system chose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BoundAddresses {
-    /// MQTT without TLS.
     pub mqtt: Option<SocketAddr>,
-    /// MQTT over TLS.
     pub mqtt_tls: Option<SocketAddr>,
-    /// HTTPS.
     pub http: Option<SocketAddr>,
 }
 
@@ -111,9 +111,7 @@ fn run_with(
     if closed? {
         tracing::info!("stopped; everything acknowledged is on disk");
     } else {
-        tracing::warn!(
-            "stopped without waiting for the disk any longer; everything acknowledged is on disk, what waited was not acknowledged"
-        );
+        tracing::warn!("stopped without waiting longer for the disk; everything acknowledged is on disk");
     }
     Ok(())
 }
@@ -207,7 +205,10 @@ async fn serve(
     let security = Security::open(&config.security_settings(), store, metrics.clone())?;
     let interop = Arc::new(Interop::open(&config.interop, store.clone(), metrics.clone())?);
     let broker = Arc::new(Broker::new(mqtt, security.clone(), interop.clone(), store.clone(), metrics.clone()));
-    interop::start(&broker, &lifetime)?;
+    for remote in &config.interop.remotes {
+        tokio::spawn(remote::keep(remote.clone(), broker.clone(), lifetime.clone()));
+    }
+    live_text::start(broker.clone(), lifetime.clone()).context("cannot start the thread for live readings as text")?;
     tokio::spawn(broker.clone().watch_security(lifetime.clone()));
     let http_admission = ConnectionAdmission::new("https", http.bounds());
     let parts = ReloadTargets { broker: broker.clone(), mqtt_tls, http_tls, http_admission: http_admission.clone() };

@@ -2,7 +2,6 @@
 
 use sd_notify::NotifyState;
 
-/// The server answers.
 pub(crate) fn ready() {
     notify(&[NotifyState::Ready]);
 }
@@ -15,7 +14,6 @@ pub(crate) fn reloading() {
     }
 }
 
-/// It goes down.
 pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }

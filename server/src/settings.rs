@@ -1,4 +1,4 @@
-//! What the settings of several components share: addresses, time limits, errors of configuration files.
+//! Definitions that the settings of several components share: a macro for settings, addresses, time limits, errors of configuration files.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,9 @@ pub enum ConfigFileError {
     #[error("cannot read {what} {path}: {error}; {hint}", path = path.display())]
     Read {
         what: &'static str,
-        /// The file.
         path: PathBuf,
         /// The operating system's error.
         error: std::io::Error,
-        /// What to do.
         hint: &'static str,
     },
     /// The file's content is wrong.
@@ -54,3 +52,48 @@ pub(crate) fn listen(
     }
     Ok(Some(text))
 }
+
+/// How a changed setting comes into force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangeMode {
+    Reload,
+    Restart,
+}
+
+/// The settings of one section of the configuration file.
+pub(crate) trait Settings {
+    /// Adds the full name of each setting, with how a change of it comes into force; `section` is empty or ends in a dot.
+    fn add_names(section: &str, names: &mut Vec<(String, ChangeMode)>);
+}
+
+/// Defines the struct of a section. Each field is a setting; the word after `=` is how a change comes into force: `reload`, `restart`, or `section`
+/// for a section of its own.
+macro_rules! settings {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $type:ty = $mode:ident,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility struct $name {
+            $($(#[$field_attribute])* $field_visibility $field: $type,)*
+        }
+
+        impl $crate::settings::Settings for $name {
+            fn add_names(section: &str, names: &mut Vec<(String, $crate::settings::ChangeMode)>) {
+                $($crate::settings::settings!(@add $mode, $type, format!("{section}{}", stringify!($field)), names);)*
+            }
+        }
+    };
+    (@add reload, $type:ty, $name:expr, $names:ident) => {
+        $names.push(($name, $crate::settings::ChangeMode::Reload))
+    };
+    (@add restart, $type:ty, $name:expr, $names:ident) => {
+        $names.push(($name, $crate::settings::ChangeMode::Restart))
+    };
+    (@add section, $type:ty, $name:expr, $names:ident) => {
+        <$type as $crate::settings::Settings>::add_names(&format!("{}.", $name), $names)
+    };
+}
+pub(crate) use settings;

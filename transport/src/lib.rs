@@ -7,8 +7,11 @@
 //!   disk is not trusted: it causes no panic, and a false length causes no large allocation.
 
 pub mod client;
+mod host;
 pub mod mqtt;
 pub mod payload;
 pub mod spool;
 pub mod tls;
 pub mod topics;
+
+pub use host::host_name;

@@ -207,7 +207,7 @@ impl Config {
 fn names(root: &Section, raw: &raw::RawConfig) -> Result<(String, SensorPath), ConfigError> {
     let agent = match &raw.name {
         Some(name) => name.clone(),
-        None => name::sanitize_level(&host_name()),
+        None => wholegrain_transport::host_name(),
     };
     if agent.contains('/') || agent.len() > AGENT_BYTES_MAX || name::check_relative(&agent).is_err() {
         let why = match name::check_relative(&agent) {
@@ -223,15 +223,6 @@ fn names(root: &Section, raw: &raw::RawConfig) -> Result<(String, SensorPath), C
         None => SensorPath::new(format!("/{agent}")).map_err(|error| root.error("name", error.to_string()))?,
     };
     Ok((agent, prefix))
-}
-
-/// The host's name as the kernel has it; `node` when it has none.
-fn host_name() -> String {
-    let mut buffer = [0u8; 256];
-    // SAFETY: the buffer is as long as said, and one byte is left so that the result ends in 0.
-    let failed = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) } != 0;
-    let name = buffer.split(|byte| *byte == 0).next().unwrap_or_default();
-    if failed || name.is_empty() { "node".to_owned() } else { String::from_utf8_lossy(name).into_owned() }
 }
 
 fn check_interval(section: &Section, key: &str, interval: Interval) -> Result<(), ConfigError> {

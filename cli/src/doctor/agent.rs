@@ -50,11 +50,6 @@ struct Api {
     tokens_file: Option<PathBuf>,
 }
 
-/// The name of this host.
-pub fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or("localhost".to_owned(), |name| name.trim().to_owned())
-}
-
 /// Looks at the agent that `file` configures.
 pub fn check(findings: &mut Findings, file: &Path) {
     const CHECK: &str = "configuration";
@@ -76,7 +71,7 @@ pub fn check(findings: &mut Findings, file: &Path) {
         return;
     }
     let base = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = config.name.clone().unwrap_or_else(host_name);
+    let name = config.name.clone().unwrap_or_else(wholegrain_transport::host_name);
     if let Some(token) = &config.api.token_file {
         files::secret(findings, "token_file", &base.join(token));
     }

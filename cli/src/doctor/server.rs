@@ -54,7 +54,7 @@ fn is_loopback(address: &str) -> bool {
 
 fn secrets(findings: &mut Findings, config: &ServerConfig) {
     let (mqtt, http) = (&config.mqtt, &config.http);
-    let host = super::agent::host_name();
+    let host = wholegrain_transport::host_name();
     let mut pairs = Vec::new();
     if mqtt.tls_listen.is_some() {
         pairs.push((&mqtt.cert, &mqtt.key));

@@ -29,7 +29,6 @@ const REMEMBERED_MAX: usize = 65_536;
 /// Lines of refusals, and of failed logins, in each window of [`LogLimit`].
 const LINES_MAX: u32 = 20;
 
-/// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditEvent {
@@ -45,7 +44,7 @@ pub enum AuditEvent {
     HttpRequest,
     /// A request that changes the server.
     Manage,
-    /// A change of what is sampled of a job.
+    /// A change of the sampling of a job.
     JobRule,
     UserAdd,
     UserRemove,
@@ -59,26 +58,19 @@ pub enum AuditEvent {
     Start,
 }
 
-/// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
-    /// As wanted.
     Ok,
-    /// Wrong credentials.
     Failed,
-    /// Not allowed.
     Refused,
 }
 
-/// One line.
 #[derive(Debug, Clone, Serialize)]
 pub struct AuditEntry {
-    /// When, RFC 3339.
+    /// A time in RFC 3339 notation.
     pub time: String,
-    /// What happened.
     pub event: AuditEvent,
-    /// How it ended.
     pub outcome: AuditOutcome,
     /// An identity, a token's name and id, or a user of this machine.
     pub who: String,
@@ -135,7 +127,7 @@ impl Audit {
         Ok(Self { queue, metrics, limits, successes: Mutex::default() })
     }
 
-    /// Writes an entry in any case: for what only administrators cause.
+    /// Writes an entry without a rate limit: for events that only administrators cause.
     pub fn always(&self, line: AuditEntry) {
         let Some(queue) = &self.queue else { return };
         match queue.try_send(line) {

@@ -11,6 +11,7 @@ use wholegrain_model::{Interval, SensorPath};
 use wholegrain_transport::mqtt;
 
 use super::filter::IDENTITY;
+use crate::settings::settings;
 
 /// In `[[mqtt.acl]]`: unauthenticated clients.
 pub const ANONYMOUS: &str = "anonymous";
@@ -33,7 +34,6 @@ pub const LOGIN_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::
 /// The most failed logins without a wait.
 pub const LOGIN_FAILURES_MAX: u32 = 1_000_000;
 
-/// One `[[mqtt.acl]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AclLine {
@@ -54,7 +54,6 @@ pub struct AccessConfig {
     pub anonymous: bool,
     /// `[mqtt.prefixes]`: subtrees in which these agents publish instead of their own.
     pub prefixes: BTreeMap<String, Vec<SensorPath>>,
-    /// `[[mqtt.acl]]`.
     pub acl: Vec<AclLine>,
 }
 
@@ -116,7 +115,6 @@ pub struct LoginLimits {
     pub source_failures_free: u32,
     /// The first wait; it doubles with each further failure.
     pub delay: Duration,
-    /// The longest wait.
     pub delay_max: Duration,
     /// Failures are dropped after this time without another one.
     pub forget_after: Duration,
@@ -147,7 +145,6 @@ pub struct SecuritySettings {
     pub security: SecurityConfig,
 }
 
-/// `[security]`.
 #[derive(Debug, Clone)]
 pub struct SecurityConfig {
     pub audit: AuditConfig,
@@ -157,18 +154,20 @@ pub struct SecurityConfig {
     pub revoked_file: PathBuf,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct RawSecurity {
-    audit_file: Option<PathBuf>,
-    audit_bytes_max: Option<ByteSize>,
-    audit_files_max: Option<usize>,
-    login_failures_free: Option<u32>,
-    login_source_failures_free: Option<u32>,
-    login_delay: Option<Interval>,
-    login_delay_max: Option<Interval>,
-    login_forget_after: Option<Interval>,
-    revoked_file: Option<PathBuf>,
+settings! {
+    #[derive(Deserialize, Default)]
+    #[serde(deny_unknown_fields, default)]
+    pub(crate) struct RawSecurity {
+        audit_file: Option<PathBuf> = restart,
+        audit_bytes_max: Option<ByteSize> = restart,
+        audit_files_max: Option<usize> = restart,
+        login_failures_free: Option<u32> = reload,
+        login_source_failures_free: Option<u32> = reload,
+        login_delay: Option<Interval> = reload,
+        login_delay_max: Option<Interval> = reload,
+        login_forget_after: Option<Interval> = reload,
+        revoked_file: Option<PathBuf> = reload,
+    }
 }
 
 impl RawSecurity {

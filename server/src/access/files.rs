@@ -18,7 +18,6 @@ pub enum FileError {
     Io {
         /// The operation that failed.
         doing: &'static str,
-        /// To what.
         path: PathBuf,
         /// The operating system's error.
         error: io::Error,
@@ -26,9 +25,8 @@ pub enum FileError {
     /// The content is wrong, or the change is not possible.
     #[error("{path}: {reason}", path = path.display())]
     Content {
-        /// Of which file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The error, and how to correct it.
         reason: String,
     },
 }

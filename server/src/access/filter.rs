@@ -112,7 +112,7 @@ mod tests {
         for (i, grant) in filters.iter().enumerate() {
             for (j, wanted) in filters.iter().enumerate() {
                 let subset = chosen[j].iter().zip(&chosen[i]).all(|(wanted, granted)| !wanted || *granted);
-                // MQTT's `a/#` chooses `a` too; this project's matching of topics agrees or the first test says so.
+                // `a/#` matches `a` too (MQTT 5, 4.7.1.2); the first test checks that `topic_matches` agrees.
                 assert_eq!(covers(grant, "n1", wanted), subset, "{grant} over {wanted}");
             }
         }

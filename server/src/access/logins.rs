@@ -1,7 +1,7 @@
 //! Delays logins after too many failures, longer each time.
 //!
 //! Failures are counted for each address, each user, and each user at an address. Passwords that were right before, and certificates, are accepted
-//! without a look here: attempts to guess do not keep out legitimate clients.
+//! without this check: attempts to guess do not lock out legitimate clients.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -16,7 +16,7 @@ use crate::admission::source;
 /// The most addresses, users and pairs that are remembered; beyond it those that failed longest ago are dropped.
 pub const REMEMBERED_MAX: usize = 16_384;
 
-/// What failures are counted for. Users are hashed, because their names may be long and are private.
+/// The key under which failures are counted. Users are hashed, because their names may be long and are private.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum LoginKey {
     Source(IpAddr),
@@ -31,7 +31,6 @@ struct Failures {
     wait_until: Instant,
 }
 
-/// The failures remembered.
 #[derive(Debug)]
 pub struct Logins {
     state: Mutex<LoginFailures>,

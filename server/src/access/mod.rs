@@ -77,11 +77,10 @@ pub struct Access {
 #[derive(Debug, Default)]
 struct AccessRules {
     config: AccessConfig,
-    /// Indices into `config.acl`.
+    /// Indices into `config.acl`, by identity.
     by_identity: HashMap<String, Vec<usize>>,
 }
 
-/// Publishing or subscribing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TopicAction {
     Publish,
@@ -324,7 +323,7 @@ impl Access {
         }
     }
 
-    /// Whether `who`, who may publish below the schema's prefix, may write all of its sensors: sensors that another agent had there before stay that
+    /// Whether `who` may write all sensors of a schema below whose prefix it may publish: sensors that another agent had there before stay that
     /// agent's.
     pub fn may_write<'a>(&self, who: impl Into<Identity<'a>>, schema: &Schema) -> Result<(), String> {
         let (who, prefix) = (who.into(), schema.prefix());

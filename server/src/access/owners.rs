@@ -1,4 +1,4 @@
-//! Ownership of sensors: a prefix belongs to the agent whose schema came first, with everything below it except what another agent owned before.
+//! Ownership of sensors: a prefix belongs to the agent whose schema came first, with all paths below it except those that another agent owned before.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(owners.below("n1", "/site"), None);
         assert_eq!(owners.below("n2", "/site/n1"), None);
         assert_eq!(owners.below("n2", "/si"), None);
-        // Who was granted to publish around what others have takes nothing from them.
+        // A grant around prefixes of others takes nothing from their owners.
         owners.claim("hall", &path("/site"));
         assert_eq!(owners.around("n1", "/site/n1/x"), None);
         assert_eq!(owners.around("n3", "/site/n3"), None);
@@ -123,12 +123,12 @@ mod tests {
         owners.claim("new", &path("/new"));
         assert_eq!(owners.around("new", "/new/cpu/0"), None);
         assert_eq!(owners.around("itself", "/new/cpu/itself").unwrap().prefix, "/new");
-        assert_eq!(owners.around("itself", "/new/itself/a"), None, "it keeps what it had");
+        assert_eq!(owners.around("itself", "/new/itself/a"), None, "it keeps its prefix");
         assert_eq!(owners.around("new", "/new/itself/a"), itself);
-        // Somebody whose name comes first in the path has its parts for itself.
+        // An agent whose name comes first in the path owns everything below it.
         owners.claim("a", &path("/a/b/x"));
         assert_eq!(owners.obstacle("b", "/a/b").unwrap().prefix, "/a/b/x");
-        // A place of many belongs to none of them, and to nobody who is called like it.
+        // A prefix with several owners below it belongs to none of them, nor to an agent of its name.
         owners.claim("n1", &path("/site/n1"));
         assert_eq!(owners.obstacle("site", "/site"), None);
         owners.claim("n2", &path("/site/n2"));

@@ -35,7 +35,7 @@ pub fn check_hash(hash: &str) -> Result<(), String> {
     let params = Params::try_from(&parsed).map_err(|error| format!("not a password hash ({error}); {hint}"))?;
     if params.m_cost() > HASH_MEMORY_KIB_MAX || params.t_cost() > HASH_PASSES_MAX {
         return Err(format!(
-            "checking it would take over {HASH_MEMORY_KIB_MAX} KiB or {HASH_PASSES_MAX} passes; {hint}"
+            "checking it needs more than {HASH_MEMORY_KIB_MAX} KiB or {HASH_PASSES_MAX} passes; {hint}"
         ));
     }
     Ok(())
@@ -90,7 +90,6 @@ impl Passwords {
         Arc::new(Self { users, right: Mutex::default(), key, checks: Arc::new(Semaphore::new(CHECKS_AT_ONCE)) })
     }
 
-    /// Replaces the users.
     pub fn replace(&self, users: BTreeMap<String, String>) -> ChangedPasswords {
         let mut changed = ChangedPasswords::default();
         let mut known = self.users.write().unwrap_or_else(PoisonError::into_inner);

@@ -2,34 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A token's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Everything.
     Admin,
     /// Reads readings, metrics and status. Changes nothing.
     Support,
-    /// Reads readings.
     User,
     /// Writes readings and reads nothing.
     Agent,
 }
 
-/// What a route requires of a token.
+/// The permission that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// No token required.
     Open,
     /// Read readings, sensors and jobs.
     Read,
     /// Read the server's status.
     Status,
-    /// To write readings.
     Write,
-    /// See and change what is sampled of one's own jobs; for administrators, of all jobs.
+    /// See and change the sampling of one's own jobs; administrators, of all jobs.
     Steer,
-    /// Change the server.
     Manage,
 }
 
@@ -71,7 +65,7 @@ impl std::fmt::Display for Role {
 }
 
 impl Permission {
-    /// What the permission allows, as a phrase after "may not".
+    /// The allowed action, as a phrase after "may not".
     pub fn doing(self) -> &'static str {
         match self {
             Permission::Open => "call this",

@@ -36,7 +36,6 @@ pub enum BadLogin {
 /// Why an HTTP client's token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadBearer {
-    /// The token itself.
     Token(BadToken),
     /// The token is unknown, and too many attempts from this address have failed.
     Wait(Duration),
@@ -47,7 +46,6 @@ pub enum BadBearer {
 pub struct Security {
     /// Topic permissions of identities.
     pub access: Access,
-    /// What happened.
     pub audit: Audit,
     passwords: Arc<Passwords>,
     logins: Logins,
@@ -83,7 +81,6 @@ fn now() -> Timestamp {
 }
 
 impl CredentialFiles {
-    /// Nothing read yet.
     fn of(settings: &SecuritySettings) -> Self {
         Self {
             own_users: settings.users.clone(),
@@ -210,14 +207,6 @@ impl Security {
             tracing::warn!(
                 "{} holds no token, so no client can read; create one with `wholegrain auth token create`",
                 path.display()
-            );
-        }
-        if table.plain > 0 {
-            tracing::warn!(
-                "{} holds {} tokens in clear text, which have role admin; create new ones with `wholegrain auth token create`, \
-                 and take these out with `wholegrain auth token revoke`",
-                path.display(),
-                table.plain
             );
         }
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);

@@ -1,8 +1,7 @@
 //! Bearer tokens: a file of their hashes, and the check of a token.
 //!
-//! One JSON object a line, see [`TokenEntry`]; empty lines and those that begin with `#` are skipped. Any other line is a token in clear text, as in
-//! earlier versions: it has role admin. SHA-256 without salt or work factor is enough: a token is 256 random bits, which can be neither guessed nor
-//! listed in a table.
+//! One JSON object a line, see [`TokenEntry`]; empty lines and those that begin with `#` are skipped. SHA-256 without salt or work factor is enough:
+//! a token is 256 random bits, which can be neither guessed nor listed in a table.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,8 +17,6 @@ use super::files::{self, FileError};
 
 /// Random bytes in a token.
 pub const TOKEN_BYTES: usize = 32;
-/// The shortest token that is accepted in clear text, in bytes.
-pub const PLAIN_BYTES_MIN: usize = 16;
 /// The longest token that is checked, in bytes.
 pub const SHOWN_BYTES_MAX: usize = 4096;
 /// The most tokens of one file.
@@ -42,7 +39,7 @@ pub struct TokenEntry {
     pub role: Role,
     /// SHA-256 of the token, in hexadecimal.
     pub sha256: String,
-    /// RFC 3339.
+    /// A time in RFC 3339 notation.
     pub created: String,
     /// RFC 3339; `None` for never.
     #[serde(default)]
@@ -57,27 +54,21 @@ pub struct TokenEntry {
 pub struct NewToken {
     /// The owner or the purpose.
     pub name: String,
-    /// What its bearer may do.
     pub role: Role,
-    /// When it ends.
     pub expires: Option<Timestamp>,
 }
 
 /// The identity of a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bearer {
-    /// The token's id.
     pub id: String,
-    /// Its name.
     pub name: String,
-    /// What it may.
     pub role: Role,
 }
 
 /// Why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadToken {
-    /// It never did.
     Unknown,
     /// Expired at this time.
     Expired(Bearer, String),
@@ -106,8 +97,6 @@ impl StoredToken {
 #[derive(Debug, Default)]
 pub(super) struct TokenTable {
     known: Vec<StoredToken>,
-    /// The number of tokens in clear text.
-    pub plain: usize,
 }
 
 impl TokenTable {
@@ -127,7 +116,6 @@ impl TokenTable {
             if table.known.len() >= TOKENS_MAX {
                 return Err(wrong(format!("over {TOKENS_MAX} tokens; remove lines of revoked ones")));
             }
-            table.plain += usize::from(is_plain(line));
             table.known.push(StoredToken {
                 hash: from_hex(&entry.sha256).ok_or_else(|| wrong("sha256 is not 64 hexadecimal digits".to_owned()))?,
                 bearer: Bearer { id: entry.id, name: entry.name, role: entry.role },
@@ -185,36 +173,13 @@ fn from_hex(text: &str) -> Option<TokenHash> {
     Some(hash)
 }
 
-/// Whether a line that is not a comment is a token in clear text.
-fn is_plain(line: &str) -> bool {
-    !line.starts_with('{')
-}
-
 fn parse_line(line: &str) -> Result<Option<TokenEntry>, String> {
     if line.is_empty() || line.starts_with('#') {
         return Ok(None);
     }
-    if !is_plain(line) {
-        let entry = serde_json::from_str(line);
-        // The message leaves out positions within the line and its text, which may be secret.
-        return entry.map(Some).map_err(|error| format!("not a token's entry: {}", error_words(&error)));
-    }
-    let (token, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    if token.len() < PLAIN_BYTES_MIN {
-        return Err(format!(
-            "a token of under {PLAIN_BYTES_MIN} bytes can be guessed; make one with `wholegrain auth token create`"
-        ));
-    }
-    let sha256 = hex(&hash(token));
-    Ok(Some(TokenEntry {
-        id: format!("plain-{}", &sha256[..2 * ID_BYTES]),
-        name: if name.trim().is_empty() { "clear text".to_owned() } else { name.trim().to_owned() },
-        role: Role::Admin,
-        sha256,
-        created: String::new(),
-        expires: None,
-        revoked: None,
-    }))
+    let entry = serde_json::from_str(line);
+    // The message leaves out positions within the line and its text, which may be secret.
+    entry.map(Some).map_err(|error| format!("not a token's entry: {}", error_words(&error)))
 }
 
 fn error_words(error: &serde_json::Error) -> String {
@@ -222,7 +187,6 @@ fn error_words(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// `N` random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     let filled = rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes);
@@ -290,7 +254,7 @@ pub fn create(path: &Path, new: &NewToken, now: Timestamp) -> Result<(String, To
     })
 }
 
-/// Revokes the token of this id, or all valid ones of this name, and returns them. A line in clear text becomes an entry with its hash.
+/// Revokes the token of this id, or all valid ones of this name, and returns them.
 pub fn revoke(path: &Path, id_or_name: &str, now: Timestamp) -> Result<Vec<TokenEntry>, FileError> {
     files::edit(path, |text| {
         let all = entries(path, text)?;
@@ -365,35 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_in_the_clear_counts_as_an_admins_until_it_is_revoked() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("tokens");
-        std::fs::write(&path, "# old\nfirst-token-of-16+ for grafana\n\nsecond-token-of-16+").unwrap();
-        create(&path, &new("new", Role::User, None), NOW).unwrap();
-        let all = list(&path).unwrap();
-        assert_eq!(
-            all.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
-            ["for grafana", "clear text", "new"]
-        );
-        let text = files::read(&path).unwrap();
-        let table = TokenTable::parse(&path, &text).unwrap();
-        assert_eq!((table.plain, table.check("first-token-of-16+", NOW).unwrap().role), (2, Role::Admin));
-        assert!(text.starts_with("# old\nfirst-token-of-16+ for grafana\n\nsecond-token-of-16+\n{"), "{text}");
-        revoke(&path, &all[0].id, NOW).unwrap();
-        let text = files::read(&path).unwrap();
-        assert!(!text.contains("first-token") && text.contains("second-token"), "{text}");
-        let table = TokenTable::parse(&path, &text).unwrap();
-        assert!(matches!(table.check("first-token-of-16+", NOW), Err(BadToken::Revoked(..))));
-    }
-
-    #[test]
     fn wrong_files_are_refused_with_the_line_and_without_what_stands_there() {
         let path = Path::new("tokens");
         let (_, entry) = make(&new("x", Role::User, None), NOW).unwrap();
         let bad_hash = line(&TokenEntry { sha256: "zz".to_owned(), ..entry.clone() });
         let bad_time = line(&TokenEntry { expires: Some("soon".to_owned()), ..entry.clone() });
         for (text, expected) in [
-            ("ok-ok-ok-ok-ok-ok\nshort", "tokens: line 2: a token of under 16 bytes"),
+            ("# none\nsecret-in-clear-text", "tokens: line 2: not a token's entry"),
             ("{\"id\":\"secret-one\"}", "tokens: line 1: not a token's entry: missing field"),
             ("{secret-two", "tokens: line 1: not a token's entry"),
             (&bad_hash, "tokens: line 1: sha256 is not"),

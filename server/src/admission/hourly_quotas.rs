@@ -40,7 +40,6 @@ impl HourlyQuotas {
         Self { per_hour: AtomicU64::new(per_hour), used: Mutex::default() }
     }
 
-    /// Another amount.
     pub fn set_per_hour(&self, per_hour: u64) {
         self.per_hour.store(per_hour, Relaxed);
     }

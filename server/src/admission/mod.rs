@@ -34,7 +34,6 @@ const LINES_MAX: u32 = 2;
 /// Limits on open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectionBounds {
-    /// Unauthenticated connections.
     pub unproven_max: usize,
     /// Authenticated ones, except privileged ones.
     pub proven_max: usize,
@@ -108,7 +107,7 @@ pub(crate) enum HandshakeProgress {
     /// No bytes have arrived.
     Silent,
     /// Some bytes have arrived.
-    Heard,
+    Receiving,
     /// The TLS handshake is complete.
     Encrypted,
 }
@@ -119,7 +118,7 @@ impl HandshakeProgress {
     pub fn of(stream: &TcpStream) -> Option<Self> {
         match received_input(stream) {
             ReceivedInput::Nothing => Some(Self::Silent),
-            ReceivedInput::Bytes => Some(Self::Heard),
+            ReceivedInput::Bytes => Some(Self::Receiving),
             ReceivedInput::End => None,
         }
     }
@@ -366,17 +365,17 @@ impl ConnectionPermit {
     /// Records that bytes have arrived; false if the connection has no permit.
     fn hear(&self) -> bool {
         let mut own = self.own();
-        if own.advance(&mut self.admission.state(), self.source, HandshakeProgress::Heard) {
+        if own.advance(&mut self.admission.state(), self.source, HandshakeProgress::Receiving) {
             return true;
         }
         // A connection that was displaced after its bytes were seen stays out.
         if own.standing != ConnectionStanding::Unproven(HandshakeProgress::Silent) {
             return false;
         }
-        let Some(waiting) = self.admission.wait(self.source, HandshakeProgress::Heard) else { return false };
+        let Some(waiting) = self.admission.wait(self.source, HandshakeProgress::Receiving) else { return false };
         // It has not been closed.
         self.admission.displaced.fetch_sub(1, Relaxed);
-        *own = PermitState { waiting, standing: ConnectionStanding::Unproven(HandshakeProgress::Heard) };
+        *own = PermitState { waiting, standing: ConnectionStanding::Unproven(HandshakeProgress::Receiving) };
         true
     }
 

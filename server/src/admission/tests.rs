@@ -37,7 +37,7 @@ fn a_crowd_of_one_address_gives_way_to_others() {
 fn a_crowd_closes_its_own_kind() {
     let admission = ConnectionAdmission::new("test", BOUNDS);
     let enter = || enter(&admission, "10.0.0.1");
-    for progress in [HandshakeProgress::Heard, HandshakeProgress::Encrypted] {
+    for progress in [HandshakeProgress::Receiving, HandshakeProgress::Encrypted] {
         let honest = enter().unwrap();
         honest.advance(progress);
         let crowd: Vec<Option<ConnectionPermit>> = (0..1000).map(|_| enter()).collect();
@@ -47,7 +47,7 @@ fn a_crowd_closes_its_own_kind() {
     // Who has said something when it is accepted is none of them from the beginning.
     let mut crowd: Vec<Option<ConnectionPermit>> = (0..1000).map(|_| enter()).collect();
     for round in 0..100 {
-        let honest = admission.enter(address("10.0.0.1"), HandshakeProgress::Heard).expect("a place");
+        let honest = admission.enter(address("10.0.0.1"), HandshakeProgress::Receiving).expect("a place");
         assert_eq!(honest.prove("a", false), Ok(()), "round {round}");
         drop(honest);
         crowd.push(enter());
@@ -57,12 +57,12 @@ fn a_crowd_closes_its_own_kind() {
         let crowd: Vec<ConnectionPermit> = (0..8).map(|_| enter().unwrap()).collect();
         crowd.iter().for_each(|place| place.advance(HandshakeProgress::Encrypted));
         let honest = enter().expect("it is not closed");
-        honest.advance(HandshakeProgress::Heard);
+        honest.advance(HandshakeProgress::Receiving);
         assert_eq!((admission.counts().0, honest.prove("a", false)), (8, Ok(())), "round {round}");
     }
     // Two kinds of crowd at once: who comes now loses nothing to either while it is not of the larger.
     let halfway: Vec<ConnectionPermit> = (0..4).map(|_| enter().unwrap()).collect();
-    halfway.iter().for_each(|place| place.advance(HandshakeProgress::Heard));
+    halfway.iter().for_each(|place| place.advance(HandshakeProgress::Receiving));
     let honest = enter().unwrap();
     honest.advance(HandshakeProgress::Encrypted);
     let silent: Vec<Option<ConnectionPermit>> = (0..1000).map(|_| enter()).collect();
@@ -167,7 +167,7 @@ fn a_host_with_many_addresses_of_ipv6_is_one_and_mapped_addresses_are_ipv4() {
 }
 
 #[tokio::test]
-async fn who_is_displaced_or_late_is_told_and_who_has_proved_it_is_not() {
+async fn displaced_and_late_connections_are_notified_and_authenticated_ones_are_not() {
     let admission = ConnectionAdmission::new("test", ConnectionBounds { unproven_max: 1, ..BOUNDS });
     let later = Instant::now() + Duration::from_secs(3600);
     // The two addresses have one each, so chance decides which of them goes.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use wholegrain_transport::mqtt::{ReasonCode, Text};
 
-use super::pipeline::CloseReason;
+use crate::ingest::CloseReason;
 
 /// The most bytes of topics for which one client may define aliases.
 const BYTES_MAX: usize = 256 << 10;

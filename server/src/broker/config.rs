@@ -15,7 +15,7 @@ use crate::admission::ConnectionBounds;
 use crate::admission::hourly_quotas::SCHEMA_BYTES_MIN;
 use crate::certificates::TlsFiles;
 use crate::interop::config::RawReadings;
-use crate::settings::{ConfigFileError, LIMIT_TIME, listen, read};
+use crate::settings::{ConfigFileError, LIMIT_TIME, listen, read, settings};
 
 /// Default address of MQTT over TLS: every address, IPv6 and IPv4.
 pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
@@ -46,7 +46,6 @@ pub struct MqttConfig {
     pub prefixes: BTreeMap<String, Vec<SensorPath>>,
     /// Grants beyond the defaults.
     pub acl: Vec<AclLine>,
-    /// Bounds.
     pub limits: MqttLimits,
 }
 
@@ -72,16 +71,13 @@ pub struct RetainedBounds {
     pub client_bytes_max: usize,
 }
 
-/// The broker's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MqttLimits {
     /// The maximum packet size, in bytes.
     pub packet_bytes_max: usize,
-    /// Authenticated connections.
     pub connections_max: usize,
     /// Connections of one identity.
     pub client_connections_max: usize,
-    /// Unauthenticated connections.
     pub unauthenticated_max: usize,
     /// Unacknowledged publishes of one client, and unacknowledged messages to it.
     pub inflight_max: u16,
@@ -137,37 +133,39 @@ impl MqttLimits {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct RawMqttLimits {
-    packet_bytes_max: ByteSize,
-    connections_max: usize,
-    client_connections_max: usize,
-    unauthenticated_max: usize,
-    inflight_max: u16,
-    inflight_bytes_max: ByteSize,
-    inflight_total_bytes_max: ByteSize,
-    subscriptions_max: usize,
-    queue_messages_max: usize,
-    queue_bytes_max: ByteSize,
-    queue_total_bytes_max: ByteSize,
-    retained_messages_max: usize,
-    retained_bytes_max: ByteSize,
-    retained_client_messages_max: usize,
-    retained_client_bytes_max: ByteSize,
-    schema_bytes_per_hour_max: ByteSize,
-    schema_sensors_per_hour_max: u64,
-    job_bytes_per_hour_max: ByteSize,
-    schema_wait_max: Interval,
-    connect_time_max: Interval,
-    packet_time_max: Interval,
-    write_time_max: Interval,
-    session_expiry_max: Interval,
-    sessions_kept_max: usize,
-    topic_aliases_max: u16,
-    publishes_per_s_max: Option<u64>,
-    publish_bytes_per_s_max: Option<ByteSize>,
-    control_packets_per_s_max: u64,
+settings! {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    pub(crate) struct RawMqttLimits {
+        packet_bytes_max: ByteSize = reload,
+        connections_max: usize = reload,
+        client_connections_max: usize = reload,
+        unauthenticated_max: usize = reload,
+        inflight_max: u16 = reload,
+        inflight_bytes_max: ByteSize = reload,
+        inflight_total_bytes_max: ByteSize = reload,
+        subscriptions_max: usize = reload,
+        queue_messages_max: usize = restart,
+        queue_bytes_max: ByteSize = restart,
+        queue_total_bytes_max: ByteSize = restart,
+        retained_messages_max: usize = reload,
+        retained_bytes_max: ByteSize = reload,
+        retained_client_messages_max: usize = reload,
+        retained_client_bytes_max: ByteSize = reload,
+        schema_bytes_per_hour_max: ByteSize = reload,
+        schema_sensors_per_hour_max: u64 = reload,
+        job_bytes_per_hour_max: ByteSize = reload,
+        schema_wait_max: Interval = reload,
+        connect_time_max: Interval = reload,
+        packet_time_max: Interval = reload,
+        write_time_max: Interval = reload,
+        session_expiry_max: Interval = reload,
+        sessions_kept_max: usize = restart,
+        topic_aliases_max: u16 = reload,
+        publishes_per_s_max: Option<u64> = reload,
+        publish_bytes_per_s_max: Option<ByteSize> = reload,
+        control_packets_per_s_max: u64 = reload,
+    }
 }
 
 impl Default for RawMqttLimits {
@@ -206,7 +204,6 @@ impl Default for RawMqttLimits {
 }
 
 impl RawMqttLimits {
-    /// Checks them.
     pub(crate) fn check(self, section: &Section) -> Result<MqttLimits, ConfigError> {
         let within = |key: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
@@ -285,22 +282,24 @@ impl RawMqttLimits {
     }
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct RawMqtt {
-    listen: Option<String>,
-    tls_listen: Option<String>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    client_ca: Option<PathBuf>,
-    require_client_cert: Option<bool>,
-    anonymous: bool,
-    users: Vec<RawUser>,
-    pub password_file: Option<PathBuf>,
-    prefixes: BTreeMap<String, Vec<SensorPath>>,
-    acl: Vec<AclLine>,
-    pub readings: RawReadings,
-    limits: RawMqttLimits,
+settings! {
+    #[derive(Deserialize, Default)]
+    #[serde(deny_unknown_fields, default)]
+    pub(crate) struct RawMqtt {
+        listen: Option<String> = restart,
+        tls_listen: Option<String> = restart,
+        cert: Option<PathBuf> = reload,
+        key: Option<PathBuf> = reload,
+        client_ca: Option<PathBuf> = reload,
+        require_client_cert: Option<bool> = reload,
+        anonymous: bool = reload,
+        users: Vec<RawUser> = reload,
+        pub password_file: Option<PathBuf> = reload,
+        prefixes: BTreeMap<String, Vec<SensorPath>> = reload,
+        acl: Vec<AclLine> = reload,
+        pub readings: RawReadings = restart,
+        limits: RawMqttLimits = section,
+    }
 }
 
 #[derive(Deserialize)]

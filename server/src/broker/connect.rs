@@ -1,14 +1,15 @@
 //! CONNECT: authentication of the client, and the content of CONNACK.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use wholegrain_model::name;
 use wholegrain_transport::mqtt::{ConnAck, Connect, Properties, Property, ReasonCode, Text, Version};
 
 use super::Broker;
-use super::pipeline::CloseReason;
 use crate::access::{ANONYMOUS, BadLogin, seconds};
+use crate::ingest::CloseReason;
 use crate::log_limit::quoted;
 
 /// The largest CONNECT, in bytes. Every client that reaches the port may send one, so this and the limit on connections bound the memory of
@@ -115,15 +116,15 @@ impl Broker {
             wants_words: v5 && connect.properties.request_problem_information() != Some(&false),
             clean_start: connect.clean_start,
             session_expiry: self.session_expiry(connect),
-            window: receive_max.min(self.limits.inflight_max),
-            topic_alias_max: topic_alias_max.min(self.limits.topic_aliases_max),
+            window: receive_max.min(self.limits().inflight_max),
+            topic_alias_max: topic_alias_max.min(self.limits().topic_aliases_max),
             answer: ConnAck { session_present: false, reason: ReasonCode::SUCCESS, properties },
         })
     }
 
     /// How long the session is kept: as requested, up to a limit. MQTT 3.1.1 knows only forever and not at all.
     fn session_expiry(&self, connect: &Connect) -> Duration {
-        let max = self.limits.session_expiry_max;
+        let max = self.limits().session_expiry_max;
         match connect.version {
             Version::V5 => {
                 let seconds = connect.properties.session_expiry_interval().copied().unwrap_or(0);
@@ -158,7 +159,7 @@ impl Broker {
                     format!("too many failed logins; the next try counts in {} s", seconds(wait)),
                 )),
             },
-            _ if *self.anonymous => {
+            _ if self.anonymous.load(Relaxed) => {
                 let is_name = !client_id.contains('/') && name::check_relative(client_id).is_ok();
                 Ok((if is_name { client_id } else { ANONYMOUS }.to_owned(), BY_NOTHING))
             }
@@ -169,10 +170,10 @@ impl Broker {
     /// The properties of CONNACK for an MQTT 5 client.
     fn announcements(&self, connect: &Connect) -> Properties {
         let mut properties = Properties::new()
-            .with(Property::ReceiveMaximum(self.limits.inflight_max))
-            .with(Property::MaximumPacketSize(u32::try_from(self.limits.packet_bytes_max).unwrap_or(u32::MAX)));
-        if self.limits.topic_aliases_max > 0 {
-            properties = properties.with(Property::TopicAliasMaximum(self.limits.topic_aliases_max));
+            .with(Property::ReceiveMaximum(self.limits().inflight_max))
+            .with(Property::MaximumPacketSize(u32::try_from(self.limits().packet_bytes_max).unwrap_or(u32::MAX)));
+        if self.limits().topic_aliases_max > 0 {
+            properties = properties.with(Property::TopicAliasMaximum(self.limits().topic_aliases_max));
         }
         let wanted = connect.properties.session_expiry_interval().copied().unwrap_or(0);
         let kept_s = self.session_expiry(connect).as_secs() as u32;

@@ -42,7 +42,6 @@ const IDLE_MAX: usize = 16_384;
 /// The owner of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum BudgetKey {
-    /// An authenticated identity.
     Identity(Box<str>),
     /// Unauthenticated clients of one address, whatever names they claim.
     Anonymous(IpAddr),
@@ -109,7 +108,6 @@ impl Fairness {
     }
 }
 
-/// One connection's part.
 #[derive(Debug)]
 pub(super) struct ConnectionTurn {
     budget: Arc<IdentityBudget>,
@@ -163,7 +161,7 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    /// Ten thousand agents with one password: each says twelve things at once and then pings every 15 s, which nobody waits for.
+    /// Ten thousand agents with one password: each sends twelve packets at once and then a ping every 15 s; none waits.
     #[test]
     fn a_fleet_of_one_identity_does_not_wait_for_each_other() {
         let (fairness, start) = (Fairness::default(), Instant::now());
@@ -208,7 +206,7 @@ mod tests {
         assert!(enter("y", address("2001:db8::ffff")).is_some());
         assert_eq!(enter("x", address("2001:db8:0:1::1")), None);
         assert_eq!(enter("x", address("10.0.0.1")), None);
-        assert_eq!(enter("x", None), None, "who proved to be x");
+        assert_eq!(enter("x", None), None, "an authenticated x");
     }
 
     #[test]
@@ -227,7 +225,7 @@ mod tests {
         fairness.0.lock().unwrap().tidy(start + Duration::from_secs(60));
         assert_eq!(count(), 1);
         drop(stays);
-        // All of them owe; no more than the bound are remembered.
+        // All of them are above their rate; at most the maximum number is remembered.
         for name in 0..5 * IDLE_MAX {
             fairness.enter(&name.to_string(), None, 1, start).control(17, start);
         }
@@ -252,7 +250,7 @@ mod tests {
             });
         }
         let other = async {
-            // What each may do at once when it comes.
+            // The burst that a new connection may send.
             while done.get() < 2 * 60 * TURN_UNITS {
                 yield_now().await;
             }

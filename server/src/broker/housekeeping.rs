@@ -9,9 +9,10 @@ use wholegrain_transport::topics;
 
 use crate::access::Identity;
 
+use super::Broker;
 use super::message::Publication;
 use super::sessions::{SessionCleanup, SessionHandle, Will};
-use super::{Broker, ServerLifetime, went_down};
+use crate::lifetime::{ServerLifetime, went_down};
 use crate::log_limit::quoted;
 
 /// The interval of status messages.

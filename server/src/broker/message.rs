@@ -14,15 +14,12 @@ const MESSAGE_BYTES: usize = 128;
 /// A publish on its way to subscribers. It borrows everything: nothing is copied unless a subscriber needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Publication<'a> {
-    /// Where.
     pub topic: &'a str,
-    /// What.
     pub payload: &'a Bytes,
     pub qos: QoS,
     /// Whether it is retained for later subscribers.
     pub retain: bool,
     pub properties: &'a Properties,
-    /// When it came.
     pub at: Instant,
 }
 
@@ -52,7 +49,6 @@ impl Publication<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub topic: Text,
-    /// What.
     pub payload: Bytes,
     pub qos: QoS,
     pub retain: bool,
@@ -60,7 +56,6 @@ pub struct Message {
     pub properties: Properties,
     /// Expiry interval, in seconds from `at`.
     pub expiry_s: Option<u32>,
-    /// When it came.
     pub at: Instant,
     size: usize,
 }
@@ -91,7 +86,6 @@ impl Message {
 /// A message for one subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// What.
     pub message: Arc<Message>,
     /// The maximum QoS of the delivery.
     pub qos: QoS,
@@ -136,4 +130,23 @@ fn property_bytes(property: &Property) -> usize {
             Property::UserProperty(name, value) => name.len() + value.len(),
             _ => 0,
         }
+}
+
+/// The options of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubscriptionOptions {
+    pub qos: QoS,
+    /// Excludes the client's own publishes (MQTT 5).
+    pub no_local: bool,
+    /// Keeps retain flags as published (MQTT 5).
+    pub retain_as_published: bool,
+    /// 0 for none (MQTT 5).
+    pub id: u32,
+}
+
+impl SubscriptionOptions {
+    /// The identifier, if there is one.
+    pub fn ids(&self) -> Box<[u32]> {
+        if self.id == 0 { Box::default() } else { Box::new([self.id]) }
+    }
 }

@@ -106,7 +106,6 @@ impl PublishRate {
 pub struct RetainedLookupRate(TokenBucket);
 
 impl RetainedLookupRate {
-    /// None yet.
     pub fn new(now: Instant) -> Self {
         Self(TokenBucket::new(TOPICS_PER_S, now))
     }
@@ -141,7 +140,7 @@ mod tests {
         ScanResult { work, ..ScanResult::default() }
     }
 
-    /// What many sessions with a filter each do does not wait; what one does that goes on without end waits, and so do very many together.
+    /// Many sessions with one filter each do not wait; a session with endless lookups waits, and so do very many sessions together.
     #[test]
     fn looks_that_find_little_are_bounded_for_each_connection_and_for_all() {
         let (start, all_start) = (Instant::now(), Instant::now());
@@ -175,7 +174,7 @@ mod tests {
         assert_eq!(rate.publish(1, start), Some(start + Duration::from_millis(100)));
         let later = start + Duration::from_millis(200);
         assert_eq!(rate.publish(1, later), None);
-        // Bytes bound too: a large message is taken and paid for afterwards.
+        // Bytes are limited too: a large message is accepted and charged afterwards.
         let later = start + Duration::from_secs(10);
         assert_eq!(rate.publish(3000, later), Some(later + Duration::from_secs(2)));
         assert!(PublishRate::new(None, None, start).is_none());

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use wholegrain_transport::mqtt::{QoS, Text};
 
+use super::message::SubscriptionOptions;
 use super::retained::{RetainedMessage, ScanResult};
 use super::session::Session;
-use super::subscriptions::SubscriptionOptions;
 
 /// The next step of a client's task.
 #[derive(Debug)]
@@ -28,7 +28,6 @@ pub enum SendStep {
     Queue,
 }
 
-/// One subscription's part.
 #[derive(Debug)]
 pub struct RetainedReplay {
     filter: Box<str>,
@@ -39,7 +38,6 @@ pub struct RetainedReplay {
 }
 
 impl RetainedReplay {
-    /// From the beginning.
     pub fn new(filter: &str, options: SubscriptionOptions, until: u64) -> Self {
         Self { filter: filter.into(), options, until, after: None }
     }
@@ -62,7 +60,6 @@ impl RetainedReplays {
         self.waiting.push_back(replay);
     }
 
-    /// Takes one away.
     pub fn stop(&mut self, filter: &str) {
         if self.waiting.front().is_some_and(|first| &*first.filter == filter) {
             self.end_first();

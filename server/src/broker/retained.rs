@@ -72,7 +72,6 @@ impl fmt::Display for RetainError {
     }
 }
 
-/// One retained message.
 #[derive(Debug, Clone)]
 pub struct RetainedMessage {
     message: Arc<Message>,
@@ -129,7 +128,6 @@ impl RetainedUsage {
     }
 }
 
-/// All of them.
 #[derive(Debug)]
 pub struct RetainedMessages {
     room: RetainedBounds,
@@ -142,7 +140,6 @@ pub struct RetainedMessages {
 }
 
 impl RetainedMessages {
-    /// None yet.
     pub fn new(room: RetainedBounds) -> Self {
         Self {
             room,
@@ -283,7 +280,7 @@ impl RetainedMessages {
     }
 }
 
-/// What happened when a message was retained.
+/// The outcome of retaining a message.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct RetainOutcome {
     /// The client's oldest schema announcement was removed.

@@ -30,7 +30,6 @@ pub struct QueueBounds {
 /// The result of queueing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueOutcome {
-    /// It waits.
     Queued,
     /// The client is disconnected and the message has QoS 0.
     Away,
@@ -40,16 +39,13 @@ pub enum QueueOutcome {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutgoingPacket {
-    /// PUBLISH.
     Publish {
-        /// What.
         delivery: Delivery,
         /// `None` for QoS 0.
         packet_id: Option<u16>,
         /// The DUP flag: it may have been sent before.
         dup: bool,
     },
-    /// PUBREL.
     PubRel(u16),
 }
 
@@ -84,7 +80,6 @@ struct InFlightMessage {
     delivery: Option<Delivery>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Session {
     bounds: QueueBounds,
@@ -323,7 +318,6 @@ impl Session {
         self.in_flight[at].delivery.as_ref().map(|delivery| delivery.qos)
     }
 
-    /// PUBACK came.
     pub fn puback(&mut self, packet_id: u16) -> AckMatch {
         match self.position(packet_id) {
             None => AckMatch::Unknown,
@@ -349,7 +343,6 @@ impl Session {
         AckMatch::Fits
     }
 
-    /// PUBCOMP came.
     pub fn pubcomp(&mut self, packet_id: u16) -> AckMatch {
         match self.position(packet_id) {
             None => AckMatch::Unknown,
@@ -393,7 +386,6 @@ impl Session {
         self.received.remove(&packet_id);
     }
 
-    /// PUBREL came.
     pub fn released(&mut self, packet_id: u16) -> AckMatch {
         match self.received.get(&packet_id) {
             None => AckMatch::Unknown,

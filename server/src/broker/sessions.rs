@@ -26,7 +26,6 @@ pub const FILTER_LEVELS_MEAN_MAX: usize = 16;
 
 /// One identity may have this fraction (1/n) of the kept sessions of disconnected clients; at least [`KEPT_PER_CLIENT_MIN`].
 pub const KEPT_PART: usize = 64;
-/// See [`KEPT_PART`].
 pub const KEPT_PER_CLIENT_MIN: usize = 16;
 /// The sessions of one identity may queue this fraction (1/n) of the bytes of all; at least the limit of one session.
 pub const QUEUED_PART: usize = 8;
@@ -42,11 +41,8 @@ pub type SessionKey = (String, String);
 /// The will of a client (MQTT: last will).
 #[derive(Debug, Clone)]
 pub struct Will {
-    /// Where.
     pub topic: String,
-    /// What.
     pub payload: Bytes,
-    /// How surely.
     pub qos: QoS,
     /// Whether it is retained for later subscribers.
     pub retain: bool,
@@ -54,7 +50,6 @@ pub struct Will {
     pub properties: Properties,
     /// How long the client may be disconnected before the will is published.
     pub delay: Duration,
-    /// Whose it is.
     pub identity: String,
     /// Whether the client is unauthenticated.
     pub anonymous: bool,
@@ -85,7 +80,6 @@ impl Will {
 pub struct SessionHandle {
     /// Unique in this process; 0 is no session.
     pub number: u64,
-    /// Whose it is.
     pub key: SessionKey,
     held: Mutex<SessionState>,
 }
@@ -101,11 +95,9 @@ struct SessionOwner {
 #[derive(Debug)]
 pub struct SessionState {
     owner: Arc<SessionOwner>,
-    /// Its messages.
     pub session: Session,
     /// Retained messages that are still to be sent to it.
     replays: Option<Box<RetainedReplays>>,
-    /// Its subscriptions' filters.
     filters: HashSet<Box<str>>,
     filter_bytes: usize,
     filter_levels: usize,
@@ -279,7 +271,6 @@ impl SessionState {
 /// Work that is left for a session, to be done without locks.
 #[derive(Debug)]
 pub struct SessionCleanup {
-    /// Whose.
     pub handle: Arc<SessionHandle>,
     /// Subscriptions to be removed.
     pub filters: Vec<Box<str>>,

@@ -6,22 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
-use wholegrain_model::Schema;
-use wholegrain_store::{AppendOutcome, StoreError};
-use wholegrain_transport::mqtt::ReasonCode;
 
-use super::pipeline::SchemaRegisterError;
-use crate::interop::reading_run::{NameRequest, SensorResolution};
-
-/// Results from the store's threads.
-#[derive(Debug)]
-pub(super) enum StoreEvent {
-    Appended(u64, Result<AppendOutcome, StoreError>),
-    /// The client may not publish this batch or job record; with the reason.
-    Denied(u64, ReasonCode, String),
-    Registered(u64, Result<Schema, SchemaRegisterError>),
-    Named(u64, NameRequest, Result<Vec<SensorResolution>, StoreError>),
-}
+use crate::ingest::StoreEvent;
 
 /// The signals of one connection. Its publishes in flight bound the events.
 #[derive(Debug, Default)]
@@ -30,7 +16,7 @@ pub struct ConnectionSignals {
     woken: AtomicBool,
     /// Only the connection's task waits.
     waker: AtomicWaker,
-    taken_over: AtomicBool,
+    replaced: AtomicBool,
     ended: AtomicBool,
     events: Mutex<Vec<StoreEvent>>,
 }
@@ -46,12 +32,12 @@ impl ConnectionSignals {
 
     /// A newer connection has the session now.
     pub fn mark_replaced(&self) {
-        self.taken_over.store(true, Ordering::Release);
+        self.replaced.store(true, Ordering::Release);
         self.wake();
     }
 
     pub fn is_replaced(&self) -> bool {
-        self.taken_over.load(Ordering::Acquire)
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// The session is over: its client is no longer authorized.
@@ -95,6 +81,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use wholegrain_store::AppendOutcome;
+
     use super::*;
 
     /// How long the test may wait for one ring.
@@ -115,7 +103,7 @@ mod tests {
         runtime.block_on(async {
             let mut next = 0;
             while next < count {
-                tokio::time::timeout(DEADLINE, link.wait()).await.expect("a ring for what was sent");
+                tokio::time::timeout(DEADLINE, link.wait()).await.expect("a wake-up for the event");
                 for event in link.take_events() {
                     assert!(
                         matches!(event, StoreEvent::Appended(ticket, Ok(_)) if ticket == next),

@@ -15,12 +15,13 @@ use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{self, Properties, QoS, RetainHandling, Text};
 
 use super::config::RetainedBounds;
-use super::message::{Delivery, Message, Publication};
+use super::message::{Delivery, Message, Publication, SubscriptionOptions};
 use super::replay::RetainedReplay;
 use super::retained::{RetainError, RetainedMessages, ScanResult, SchemaPayloads};
 use super::session::QueueOutcome;
 use super::sessions::SessionHandle;
 use super::trie::{FilterTrie, TrieSlot};
+use crate::control::AgentMessages;
 use crate::log_limit::{LogLimit, quoted};
 use crate::metrics::Metrics;
 use crate::text_topics;
@@ -29,30 +30,10 @@ use crate::text_topics;
 /// another might accept it: a message must not cost a look at thousands of sessions.
 const SHARED_TRIES_MAX: usize = 256;
 
-/// The options of a subscription.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SubscriptionOptions {
-    /// The highest QoS.
-    pub qos: QoS,
-    /// Excludes the client's own publishes (MQTT 5).
-    pub no_local: bool,
-    /// Keeps retain flags as published (MQTT 5).
-    pub retain_as_published: bool,
-    /// 0 for none (MQTT 5).
-    pub id: u32,
-}
-
 #[derive(Debug)]
 struct Subscription {
     handle: Arc<SessionHandle>,
     options: SubscriptionOptions,
-}
-
-impl SubscriptionOptions {
-    /// The identifier, if there is one.
-    pub fn ids(&self) -> Box<[u32]> {
-        if self.id == 0 { Box::default() } else { Box::new([self.id]) }
-    }
 }
 
 /// The subscriptions of one filter.
@@ -60,7 +41,6 @@ impl SubscriptionOptions {
 struct FilterSubscriptions {
     /// By session number. Newer sessions have greater numbers, so that additions are nearly always at the end.
     direct: Vec<Subscription>,
-    /// By name.
     groups: Vec<SharedSubscription>,
 }
 
@@ -70,12 +50,10 @@ impl FilterSubscriptions {
     }
 }
 
-/// One shared subscription.
 #[derive(Debug)]
 struct SharedSubscription {
-    /// As subscribed, `$share/name/filter`.
+    /// The filter as subscribed: `$share/name/filter`.
     name: Arc<str>,
-    /// By session number.
     members: Vec<Subscription>,
     turn: AtomicUsize,
 }
@@ -447,6 +425,16 @@ impl Subscriptions {
 
     fn retained_mut(&self) -> RwLockWriteGuard<'_, RetainedMessages> {
         self.retained.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AgentMessages for Subscriptions {
+    fn is_subscribed(&self, topic: &str, agent: &str) -> bool {
+        self.is_heard(topic, agent)
+    }
+
+    fn send(&self, topic: &str, payload: Bytes) {
+        self.publish(0, topic, &payload, false);
     }
 }
 

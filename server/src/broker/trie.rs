@@ -29,7 +29,6 @@ impl<T: Default> Default for FilterTrie<T> {
 
 /// A value stored in a [`FilterTrie`].
 pub trait TrieSlot: Default {
-    /// Whether nothing does.
     fn is_empty(&self) -> bool;
 }
 

@@ -10,7 +10,6 @@ use wholegrain_store::{RETENTION_RULES_MAX, RetentionRule, StoreConfig, check_ti
 /// The value for data that is never dropped.
 const FOREVER: &str = "forever";
 
-/// One `[[store.retention]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawRetention {

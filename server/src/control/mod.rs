@@ -22,7 +22,6 @@ use tokio::sync::oneshot;
 use wholegrain_transport::topics::Topic;
 
 use crate::access::tokens::Bearer;
-use crate::broker::subscriptions::Subscriptions;
 use crate::log_limit::{LogLimit, quoted};
 
 /// How long an agent may take to answer. It runs a command within milliseconds, but may have others before it.
@@ -32,15 +31,21 @@ pub const NODES_MAX: usize = 20_000;
 /// The largest answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
+/// Messages to connected agents.
+pub trait AgentMessages {
+    /// Whether the agent subscribes to this topic now.
+    fn is_subscribed(&self, topic: &str, agent: &str) -> bool;
+    /// Sends a message with QoS 0.
+    fn send(&self, topic: &str, payload: Bytes);
+}
+
 /// The result of a command on one node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeAnswer {
-    /// The agent's name.
     pub node: String,
     /// The result; `None` on failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
-    /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether the agent did not answer: unless it was not connected, it may have run the command.
@@ -89,17 +94,17 @@ impl AgentControl {
     /// Sends `what` (`{"order": …}` or `{"show": …}`) to all `nodes` at once, and waits for their answers.
     pub async fn ask(
         &self,
-        subscriptions: &Subscriptions,
+        messages: &impl AgentMessages,
         bearer: &Bearer,
         nodes: &[String],
         what: &Value,
     ) -> Vec<NodeAnswer> {
-        join_all(nodes.iter().take(NODES_MAX).map(|node| self.ask_one(subscriptions, bearer, node, what))).await
+        join_all(nodes.iter().take(NODES_MAX).map(|node| self.ask_one(messages, bearer, node, what))).await
     }
 
-    async fn ask_one(&self, subscriptions: &Subscriptions, bearer: &Bearer, node: &str, what: &Value) -> NodeAnswer {
+    async fn ask_one(&self, messages: &impl AgentMessages, bearer: &Bearer, node: &str, what: &Value) -> NodeAnswer {
         let topic = Topic::Control { agent: node }.to_string();
-        if !subscriptions.is_heard(&topic, node) {
+        if !messages.is_subscribed(&topic, node) {
             return NodeAnswer::failed(node, "the agent is not connected to this server", true);
         }
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -110,7 +115,7 @@ impl AgentControl {
         self.lock().insert(id, PendingCommand { agent: node.to_owned(), answer });
         let _place = PendingCommandGuard { control: self, id };
         // QoS 0: a disconnected agent must not receive the command later.
-        subscriptions.publish(0, &topic, &Bytes::from(message.to_string()), false);
+        messages.send(&topic, Bytes::from(message.to_string()));
         match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
             Ok(Ok(mut answer)) => match (answer["ok"].take(), answer["error"].as_str()) {
                 (_, Some(error)) => NodeAnswer::failed(node, error, false),

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_told_and_what_is_not_passed_over() {
+    fn known_notices_become_text_and_others_are_ignored() {
         for (notice, expected) in [
             (
                 r#"{"clock_step":{"by_ns":-5000000000,"held_until":100000000000,"unreported":3}}"#,

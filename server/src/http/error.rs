@@ -5,6 +5,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_query::QueryError;
 
+use crate::token_permits::PermitRefused;
+
 /// A status and a message: `{"error": "…"}`.
 #[derive(Debug)]
 pub(crate) struct ApiError {
@@ -23,6 +25,12 @@ impl ApiError {
 
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+}
+
+impl From<PermitRefused> for ApiError {
+    fn from(refused: PermitRefused) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, refused.0)
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod admin;
 mod compression;
-pub mod config;
 mod cors;
 mod data;
 mod error;
@@ -28,11 +27,11 @@ mod rules;
 mod serve;
 mod sink;
 mod status;
-mod token_permits;
 mod virtuals;
 mod visibility;
 mod watch;
 mod watch_computed;
+mod write;
 
 use std::sync::Arc;
 
@@ -48,16 +47,16 @@ use crate::ServerConfig;
 use crate::access::{Permission, Security};
 use crate::admission::IdentityQuotas;
 use crate::broker::Broker;
-use crate::interop::{Interop, write};
+use crate::interop::Interop;
 use crate::jobs::config::JobsConfig;
 use crate::live_feed::LiveFeed;
 use crate::metrics::Metrics;
 use crate::prometheus::config::PrometheusConfig;
 use crate::reload::Reloader;
+use crate::token_permits::TokenPermits;
 
 pub(crate) use error::ApiError;
 pub(crate) use serve::{HttpFrontend, accept};
-pub(crate) use token_permits::TokenPermits;
 
 /// The number of sensors that match the patterns, so that a client knows if there was none.
 pub const SENSORS_HEADER: &str = "x-wholegrain-sensors";

@@ -19,10 +19,10 @@ use super::format::{json_text, json_value, scaled};
 use super::jobs::only_user;
 use super::params::{self, QueryParams};
 use super::sink::{BodySink, sink};
-use super::token_permits::TokenPermit;
 use super::{Api, ApiError, NEXT_HEADER, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
 use crate::metrics::Metrics;
+use crate::token_permits::TokenPermit;
 
 /// Default and maximum of sensors in a page.
 const LIMIT: (usize, usize) = (10_000, 100_000);
@@ -34,7 +34,7 @@ const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Waits for a permit for a long list.
 pub(super) async fn place(api: &Api, bearer: &Bearer) -> Result<TokenPermit, ApiError> {
-    api.lists.take(bearer, PLACE_TIME_MAX).await
+    Ok(api.lists.take(bearer, PLACE_TIME_MAX).await?)
 }
 
 /// Lists a page of sensors; without a pattern all sensors.

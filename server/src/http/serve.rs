@@ -12,8 +12,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::admission::{ConnectionAdmission, ConnectionPermit, HandshakeProgress};
-use crate::broker::{ServerLifetime, went_down};
 use crate::certificates::ReloadableTls;
+use crate::lifetime::{ServerLifetime, went_down};
 use crate::metrics::Metrics;
 
 /// The time for a request's head, and the idle time before the next request.

@@ -24,7 +24,7 @@ use super::{Api, ApiError, SENSORS_HEADER};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::admission::QuotaPermit;
-use crate::broker::went_down;
+use crate::lifetime::went_down;
 use crate::metrics::Metrics;
 
 const EVENTS: &str = "text/event-stream";

@@ -1,18 +1,19 @@
-//! What a packaged installation lacks: its configuration comes with the package, its secrets are made on the machine.
+//! Completes a packaged installation: the package has the configuration; keys, certificates and tokens are created on the machine.
 
 use std::fs;
 use std::path::Path;
 
 use wholegrain_store::path_owners::check_directory;
+use wholegrain_transport::host_name;
 
-use super::{InitError, InitOptions, InitReport, InstallationFiles, PASSWORDS, host_name, io_error, new_token};
+use super::{InitError, InitOptions, InitReport, InstallationFiles, PASSWORDS, io_error, new_token};
 use crate::access::tokens;
 use crate::authority::check_hosts;
 use crate::pki;
 
-/// Makes in `dir`, such as `/etc/wholegrain`, the files that `packaging/server.toml` names: an authority, the server's
-/// certificate, a token with its hash, a file for users, and a client.toml. What is there already is left alone. All secrets are
-/// readable by their owner only; who runs the server as another user gives it `server.key`, `tokens` and `passwords`.
+/// Creates the files that `packaging/server.toml` names in `dir`, such as `/etc/wholegrain`: an authority, the server's certificate, a token with
+/// its hash, a file for users, and a client.toml. Existing files stay unchanged. Secrets are readable by their owner only; an administrator who runs
+/// the server as another user makes `server.key`, `tokens` and `passwords` readable to it.
 pub fn init_system(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> {
     let host = host_name();
     check_hosts(&options.reached_as)?;

@@ -50,7 +50,6 @@ pub struct RemoteConfig {
     pub ca: Option<PathBuf>,
     /// Client certificate and key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Topic filters.
     pub subscribe: Vec<String>,
     /// The prefixes of all paths that the broker may deliver.
     pub trust: Vec<SensorPath>,

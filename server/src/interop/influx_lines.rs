@@ -12,13 +12,13 @@ pub const FIELDS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldValue {
-    /// `1i`.
+    /// Written with an `i`, as in `1i`.
     Int(i64),
-    /// `1u`.
+    /// Written with a `u`, as in `1u`.
     Unsigned(u64),
     /// `1.5`; `1` is a float as well.
     Float(f64),
-    /// `t`, `true`, ….
+    /// Written as `t`, `true`, `f`, `false`.
     Bool(bool),
     /// `"text"`: accepted, but never a reading.
     Text,

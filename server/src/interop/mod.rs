@@ -12,55 +12,35 @@
 pub mod config;
 pub mod dcdb;
 pub mod influx_lines;
-mod live_text;
 pub mod names;
-pub(crate) mod reading_publishes;
-pub mod reading_run;
-mod remote;
+pub mod resolution;
 pub mod text;
 mod topics;
-pub(crate) mod write;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use wholegrain_model::{Kind, SensorPath, ValueType};
 use wholegrain_store::{SchemalessSensor, Store, StoreError};
 use wholegrain_transport::mqtt::{self, ReasonCode};
 
 use crate::admission::hourly_quotas::HourlyQuotas;
-use crate::broker::{Broker, ServerLifetime};
 use crate::metrics::Metrics;
 pub use config::InteropConfig;
 use dcdb::SensorAnnouncement;
-use reading_run::{ResolvedSensor, SensorResolution};
+use resolution::{ReadingRefusal, ResolvedSensor, SensorRequest, SensorResolution};
 use topics::TopicNames;
 
 /// The state that all inputs share.
 pub(crate) struct Interop {
     pub config: InteropConfig,
     store: Store,
-    metrics: Arc<Metrics>,
+    pub metrics: Arc<Metrics>,
     names: TopicNames,
     /// How many schemaless sensors each sender registered in the current hour.
     new_sensors: HourlyQuotas,
 }
-
-/// A sensor of received readings that has to be resolved.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SensorRequest {
-    /// The sensor's path, or a topic with an announced name.
-    pub topic: String,
-    /// Whether the first value is a float.
-    pub float: bool,
-    /// Empty if the sender gave none.
-    pub unit: String,
-}
-
-/// Why readings of a sensor are refused.
-pub type ReadingRefusal = (ReasonCode, String);
 
 pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -232,13 +212,4 @@ impl Interop {
         let Some(&id) = ids.first() else { return Err(StoreError::Closed) };
         Ok(Ok(ResolvedSensor { id, float: value_type == ValueType::Float }))
     }
-}
-
-/// Starts the background parts: live readings as text, and the clients of other brokers.
-pub(crate) fn start(broker: &Arc<Broker>, lifetime: &ServerLifetime) -> anyhow::Result<()> {
-    for remote in &broker.interop.config.remotes {
-        tokio::spawn(remote::keep(remote.clone(), broker.clone(), lifetime.clone()));
-    }
-    let started = live_text::start(broker.clone(), lifetime.clone());
-    started.context("cannot start the thread for live readings as text")
 }

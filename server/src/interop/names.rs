@@ -21,7 +21,6 @@ pub const TEMPLATES_MAX: usize = 256;
 pub enum LineProtocol {
     /// The names of InfluxDB, as Telegraf writes them.
     Influx,
-    /// ClusterCockpit's metric messages.
     Clustercockpit,
 }
 

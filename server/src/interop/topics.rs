@@ -154,7 +154,7 @@ mod tests {
         std::fs::write(&path, format!("{text}{{\"topic\":\"/c\"")).unwrap();
         let names = TopicNames::open(&path).unwrap();
         assert_eq!((names.len(), names.get("/a").unwrap().name.as_str()), (2, "/x39"));
-        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2, "written anew");
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2, "written again");
         names.put(&announced("/c", "/z")).unwrap();
         assert_eq!(TopicNames::open(&path).unwrap().get("/c").unwrap().name.as_str(), "/z");
         std::fs::write(&path, "nonsense\n{}\n").unwrap();

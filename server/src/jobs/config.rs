@@ -1,25 +1,23 @@
-//! `[jobs]`: what a job's energy is made of.
+//! `[jobs]`: the meters from which the energy of a job is computed.
 
 use serde::Deserialize;
 use wholegrain_model::Pattern;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_query::jobs::energy::{EnergyMeter, EnergyShare};
 
-/// The most meters.
 const METERS_MAX: usize = 32;
 /// The most nodes of a facility.
 const NODES_MAX: u64 = 10_000_000;
 
-/// `[jobs]`, checked.
 #[derive(Debug, Clone)]
 pub struct JobsConfig {
-    /// What measures a node; of each node the first that it has.
+    /// Meters of nodes; the first that a node has is used.
     pub power: Vec<EnergyMeter>,
-    /// What is a job's of a node that others were on too.
+    /// The share of a job in the energy of a node that it did not have alone.
     pub share: EnergyShare,
-    /// What measures all nodes together; none when empty.
+    /// Meters of all nodes together; may be empty.
     pub facility_power: Vec<Pattern>,
-    /// How many nodes those feed.
+    /// The number of nodes behind these meters.
     pub facility_nodes: u64,
 }
 

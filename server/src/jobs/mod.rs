@@ -18,7 +18,6 @@ const DEVICES_MAX: usize = 256;
 /// Over all nodes of a job.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct JobSummary {
-    /// Allocations.
     pub allocations: u64,
     /// CPUs that it may use, of the nodes that say.
     pub cpus: u64,
@@ -28,11 +27,9 @@ pub struct JobSummary {
     pub devices: BTreeSet<String>,
     /// Devices on all nodes together.
     pub devices_count: u64,
-    /// Steps by name.
     pub steps: Vec<JobStep>,
     /// Steps that records or this summary had no room for.
     pub steps_dropped: u64,
-    /// Totals by metric.
     pub totals: BTreeMap<String, JobMetricTotal>,
     /// Nodes whose agent did not see the end.
     pub end_unseen: u64,
@@ -47,20 +44,15 @@ pub struct JobStep {
     pub from: i64,
     /// When it ended on the last; `None` while it runs on any.
     pub to: Option<i64>,
-    /// On how many.
     pub nodes: u64,
 }
 
 /// A metric's totals over the nodes that have one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct JobMetricTotal {
-    /// All together.
     pub sum: f64,
-    /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
-    /// How many nodes.
     pub nodes: u64,
 }
 

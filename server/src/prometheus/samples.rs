@@ -13,7 +13,6 @@ const NAN_BITS: u64 = 0x7ff8_0000_0000_0001;
 const ON_ITS_WAY_NS: i64 = 60_000_000_000;
 const MS: i64 = 1_000_000;
 
-/// The stale marker.
 pub fn stale() -> f64 {
     f64::from_bits(STALE_BITS)
 }

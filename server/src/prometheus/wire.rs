@@ -17,13 +17,13 @@ pub enum ReadEncoding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatcherKind {
-    /// `=`
+    /// Written `=` in a query.
     Equal,
-    /// `!=`
+    /// Written `!=` in a query.
     NotEqual,
-    /// `=~`
+    /// Written `=~` in a query.
     Regex,
-    /// `!~`
+    /// Written `!~` in a query.
     NotRegex,
 }
 
@@ -72,7 +72,6 @@ pub struct ReadRequest {
 pub type WireError = &'static str;
 
 impl ReadRequest {
-    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut request = Self::default();
         for field in WireFields(bytes) {

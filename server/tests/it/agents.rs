@@ -156,7 +156,7 @@ fn only_who_proves_an_identity_comes_in() {
 }
 
 #[test]
-fn a_newer_connection_takes_over_the_session_of_the_same_client_only() {
+fn a_newer_connection_gets_the_session_of_the_same_client_only() {
     let server = TestServer::start();
     for version in VERSIONS {
         let mut first = server.agent(&server.mutual(version, "n1"));

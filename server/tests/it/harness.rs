@@ -347,7 +347,6 @@ impl TestAgent {
         self.publish(&format!("wholegrain/v1/batch/{}/{}", self.name, schema.group()), &payload)
     }
 
-    /// The next event.
     #[track_caller]
     pub fn event(&mut self) -> Event {
         self.client.poll(DEADLINE).unwrap().expect("no event in time")

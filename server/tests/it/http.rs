@@ -181,7 +181,7 @@ fn a_number_of_windows_picks_their_length_and_says_it() {
 }
 
 #[test]
-fn tokens_are_wanted_where_readings_are() {
+fn readings_require_a_token() {
     let server = TestServer::start();
     let good = format!("Bearer {}", server.token);
     for path in [
@@ -428,7 +428,7 @@ fn what_retention_dropped_is_a_note_and_no_warning() {
     assert_eq!(found, (1, 0));
 }
 
-/// What the journal has lost is told by everything that speaks of it, until an administrator acknowledges it.
+/// Responses and metrics report losses of the journal until an administrator acknowledges them.
 #[test]
 fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
     let mut server = TestServer::start();
@@ -456,7 +456,7 @@ fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
     assert_eq!((warned(), server.metric("wholegrain_server_store_lost")), (0, 0.0));
 }
 
-/// What the framework refuses by itself is told like every other error.
+/// Errors of the HTTP framework have the same form as all others.
 #[test]
 fn a_body_that_is_too_large_is_refused_in_json() {
     let server = TestServer::start();

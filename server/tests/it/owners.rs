@@ -118,11 +118,11 @@ fn no_answer_of_any_route_tells_a_user_of_another_user_s_job() {
             for (request, body) in requests(path, "11") {
                 let answer = server.json(&method.to_uppercase(), &request, &body, &alice);
                 let text = String::from_utf8_lossy(&answer.body);
-                let told: Vec<&&str> = MARKS.iter().filter(|mark| text.contains(**mark)).collect();
-                assert!(told.is_empty(), "{method} {request} tells {told:?}: {text}");
+                let named: Vec<&&str> = MARKS.iter().filter(|mark| text.contains(**mark)).collect();
+                assert!(named.is_empty(), "{method} {request} names {named:?}: {text}");
                 asked += 1;
             }
-            // Of a job that is not hers nothing can be told from one that is not there.
+            // A job of another user is answered as one that does not exist.
             let [other, none] = ["99017", "55055"].map(|id| {
                 let (request, body) = requests(path, id).swap_remove(0);
                 let answer = server.json(&method.to_uppercase(), &request, &body, &alice);

@@ -76,14 +76,14 @@ fn properties_are_set_shown_and_taken_back() {
     );
     assert_eq!(row["kind"], json!({ "value": "gauge" }));
     let listed = server.get(&format!("{PATH}/settings")).json();
-    let told = |rows: &Value| -> Vec<(String, Value)> {
+    let values = |rows: &Value| -> Vec<(String, Value)> {
         let rows = rows.as_array().unwrap().iter();
         rows.map(|row| (row["property"].as_str().unwrap().to_owned(), row["value"].clone())).collect()
     };
     let four =
         [("unit", json!("kBy")), ("scale", json!(2.0)), ("description", json!("Ours.")), ("ttl", json!("5000d"))];
     let four = four.map(|(name, value)| (name.to_owned(), value));
-    let mut settings = told(&listed["settings"]);
+    let mut settings = values(&listed["settings"]);
     settings.sort_by_key(|(name, _)| four.iter().position(|(other, _)| other == name));
     assert_eq!(settings, four);
     // One, then all the rest.
@@ -97,7 +97,7 @@ fn properties_are_set_shown_and_taken_back() {
     );
     let server = server.restart();
     let history = server.get(&format!("{PATH}/history?pattern=/site/**")).json();
-    let history = told(&history["history"]);
+    let history = values(&history["history"]);
     assert_eq!((history.len(), &history[4]), (8, &("scale".to_owned(), Value::Null)), "{history:?}");
     let limited = server.get(&format!("{PATH}/history?limit=2")).json();
     assert_eq!(limited["history"].as_array().unwrap().len(), 2);

@@ -9,7 +9,7 @@ use wholegrain_transport::mqtt::Version;
 
 use crate::harness::{NOON, TestServer, eventually, schema};
 
-/// Makes the installation's server certificate anew, of the same authority.
+/// Replaces the server's certificate by a new one of the same authority.
 fn renew(server: &TestServer) -> String {
     let toml = std::fs::read(server.path("server/server.toml")).unwrap();
     for file in ["server/server.pem", "server/server.key"] {

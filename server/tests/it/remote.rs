@@ -107,7 +107,7 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
             for _ in 0..20 {
                 sent += 1;
                 let batch = agent.batch(&schema, &[(start + sent, sent)]);
-                let reading = agent.publish("/site/n1/loose", format!("{sent};{}", start + sent).as_bytes());
+                let reading = agent.publish("/site/n1/schemaless", format!("{sent};{}", start + sent).as_bytes());
                 for id in [batch, reading] {
                     let Event::Acked { packet_id, reason } = agent.event() else { panic!("no acknowledgement") };
                     assert!(packet_id == id && !reason.is_error());
@@ -116,7 +116,7 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
             }
         }
         eventually("everything acknowledged", || {
-            (rows(&server, "/site/n1/bytes") == acked && rows(&server, "/site/n1/loose") == acked).then_some(())
+            (rows(&server, "/site/n1/bytes") == acked && rows(&server, "/site/n1/schemaless") == acked).then_some(())
         });
         eventually("nothing in flight", || (server.metric("wholegrain_server_in_flight") == 0.0).then_some(()));
         server.stop();

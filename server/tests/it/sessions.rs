@@ -1,5 +1,5 @@
-//! Sessions, QoS 2, wills, shared subscriptions and limits over the network, with a client that does what it is told, packet
-//! by packet, and with Mosquitto's clients.
+//! Sessions, QoS 2, wills, shared subscriptions and limits over the network, with a client that sends single packets
+//! as the test says, and with Mosquitto's clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -186,7 +186,7 @@ fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but
         let new = raw.message();
         assert_eq!((new.dup, new.qos, &new.payload[..]), (false, QoS::AtLeastOnce, &b"4"[..]));
         assert_eq!(raw.ping(), [], "QoS 0 does not wait");
-        // Begun anew, nothing of it is left.
+        // A clean start leaves nothing of the old session.
         let (mut raw, connack) = RawClient::open(&server, connect(version, &id, true, 60));
         assert!(!connack.session_present);
         other.publish("a/c", "6", QoS::AtLeastOnce, 6, false);
@@ -213,7 +213,7 @@ fn sessions_end_in_time_and_leave_nothing_behind() {
     for version in VERSIONS {
         let (mut raw, connack) = RawClient::open(&server, connect(version, "a", false, 3600));
         if version == Version::V5 {
-            assert_eq!(connack.properties.session_expiry_interval(), Some(&1), "it is told that it is shorter");
+            assert_eq!(connack.properties.session_expiry_interval(), Some(&1), "the shorter expiry is announced");
         }
         raw.subscribe("a/#", QoS::AtLeastOnce);
         raw.subscribe("$share/g/b", QoS::AtLeastOnce);
@@ -251,7 +251,7 @@ fn what_waits_for_an_absent_client_is_bounded_and_the_rest_is_dropped_and_counte
 }
 
 #[test]
-fn who_is_taken_over_hears_why_and_a_delayed_will_waits_for_the_client_to_come_back() {
+fn a_replaced_connection_learns_why_and_a_delayed_will_waits_for_the_client_to_return() {
     let server = TestServer::start_with(ANONYMOUS);
     let mut listener = RawClient::new(&server, Version::V5, "listener");
     listener.subscribe("wills/#", QoS::AtLeastOnce);
@@ -309,8 +309,8 @@ fn who_publishes_over_its_rate_is_read_more_slowly_and_loses_nothing() {
 fn receive_maximum_and_topic_aliases_are_bounds_and_breaking_them_has_its_reason() {
     let server = TestServer::start_with("anonymous = true\nlimits = { inflight_max = 4, topic_aliases_max = 2 }");
     let (mut raw, connack) = RawClient::open(&server, connect(Version::V5, "a", true, 0));
-    let told = &connack.properties;
-    assert_eq!((told.receive_maximum(), told.topic_alias_maximum()), (Some(&4), Some(&2)));
+    let announced = &connack.properties;
+    assert_eq!((announced.receive_maximum(), announced.topic_alias_maximum()), (Some(&4), Some(&2)));
     for id in 1..=4 {
         raw.publish("t", "x", QoS::ExactlyOnce, id, false);
         assert_eq!(raw.next(), Packet::PubRec(ack(id)));

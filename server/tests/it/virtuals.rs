@@ -219,7 +219,7 @@ fn who_may_change_and_who_sees_what() {
     };
     assert_eq!(computed(&support), everything);
     assert_eq!(computed(&anna), hers);
-    let told = |path: &str, token: &str| {
+    let named = |path: &str, token: &str| {
         let text = server.get_as(path, Some(&format!("Bearer {token}"))).text().to_owned();
         everything.iter().copied().filter(|sensor| text.contains(&format!("\"{sensor}\""))).collect::<Vec<_>>()
     };
@@ -227,11 +227,11 @@ fn who_may_change_and_who_sees_what() {
         "/api/v1/newest?pattern=/**",
         "/api/v1/query?pattern=/site/n1/job/13/busy&pattern=/**&from=2026-01-31&to=2026-02-01",
     ] {
-        assert_eq!(told(path, &anna), hers, "{path}");
-        assert_eq!(told(path, &support), everything, "{path}");
+        assert_eq!(named(path, &anna), hers, "{path}");
+        assert_eq!(named(path, &support), everything, "{path}");
     }
     // Definitions: none that is only of others' jobs.
-    assert_eq!(told("/api/v1/virtual", &anna), ["/site/hers", "/site/total"]);
+    assert_eq!(named("/api/v1/virtual", &anna), ["/site/hers", "/site/total"]);
     let body = definition("/site/x", "<total>", "W");
     for (method, token) in [("PUT", &anna), ("POST", &anna), ("DELETE", &anna), ("PUT", &support)] {
         let path = if method == "DELETE" { "/api/v1/virtual?path=/site/total" } else { "/api/v1/virtual" };
@@ -251,8 +251,8 @@ fn watched_as_the_readings_come() {
     let response = server.response("/api/v1/watch?pattern=/site/total", Some(&format!("Bearer {}", server.token)));
     let mut lines = BufReader::new(response.into_body().into_reader()).lines();
     eventually("the watcher", || (server.metric("wholegrain_server_watchers") == 1.0).then_some(()));
-    // Until something is told, as time goes on: two nodes' power at each second.
-    let (sender, told) = std::sync::mpsc::channel::<()>();
+    // Two nodes' power for each second, until a line arrives.
+    let (sender, received) = std::sync::mpsc::channel::<()>();
     let reader = std::thread::spawn(move || {
         let found = lines.find_map(|line| {
             let row: Value = serde_json::from_str(&line.ok()?).ok()?;
@@ -271,7 +271,7 @@ fn watched_as_the_readings_come() {
             }
             next += SECOND;
         }
-        matches!(told.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected)).then_some(())
+        matches!(received.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected)).then_some(())
     });
     let row = reader.join().unwrap().expect("a line");
     assert_eq!(row["sensor"], json!("/site/total"));

@@ -9,11 +9,12 @@ use wholegrain_transport::mqtt::{self, ConnAck, Connect, Packet, Properties, Pro
 
 use crate::admission::ConnectionPermit;
 
+use super::super::Broker;
 use super::super::connect::{AdmittedClient, CONNECT_BYTES_MAX};
-use super::super::pipeline::CloseReason;
 use super::super::wire::{PacketStream, farewell, read_some};
-use super::super::{Broker, ServerLifetime};
 use super::Connection;
+use crate::ingest::CloseReason;
+use crate::lifetime::ServerLifetime;
 use crate::log_limit::quoted;
 
 /// The most bytes of a reason string.
@@ -67,7 +68,7 @@ async fn greet<S>(
 where
     S: AsyncRead + AsyncWrite,
 {
-    let bytes_max = CONNECT_BYTES_MAX.min(broker.limits.packet_bytes_max);
+    let bytes_max = CONNECT_BYTES_MAX.min(broker.limits().packet_bytes_max);
     let connect = loop {
         match mqtt::decode(&mut wire.input, None, bytes_max) {
             Ok(Some(Packet::Connect(connect))) => break connect,

@@ -5,10 +5,10 @@
 
 mod handshake;
 mod packets;
+mod publishing;
 mod readings;
 mod sending;
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -17,23 +17,23 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{self, Connect, Packet, Publish, ReasonCode, Version};
 
 use crate::access::Identity;
 use crate::access::audit::{AuditEvent as Audited, AuditOutcome};
-use crate::interop::reading_publishes::ReadingPublishes;
+use crate::ingest::{ClientTerms, CloseReason, PermittedSchemas, PublishEffect, PublishPipeline, ReadingPublishes};
+use crate::lifetime::went_down;
 
+use super::Broker;
 use super::aliases;
 use super::config::MqttLimits;
 use super::connect::AdmittedClient;
 use super::fairness::ConnectionTurn;
-use super::pipeline::{ClientTerms, CloseReason, PublishEffect, PublishPipeline};
 use super::rate::{PublishRate, RetainedLookupRate};
+use super::rights::ClientRights;
 use super::sessions::{ConnectOptions, DisconnectOptions, SessionHandle, Will};
 use super::signals::ConnectionSignals;
 use super::wire::{PacketStream, farewell, read_some, write_now, write_some};
-use super::{Broker, went_down};
 pub(super) use handshake::run;
 
 /// With more bytes waiting to be written, no further messages are taken from the session and nothing more is read.
@@ -56,9 +56,7 @@ enum ConnectionEnd {
     Normal(Option<Duration>),
     /// The client sent DISCONNECT and asks for its will to be published.
     WithWill(Option<Duration>),
-    /// The connection broke.
-    Gone(&'static str),
-    /// We end it.
+    Broken(&'static str),
     Closed(CloseReason),
     /// The server shuts down.
     Shutdown,
@@ -109,10 +107,10 @@ struct Connection<S> {
     gave_way: bool,
     aliases_in: aliases::InboundAliases,
     aliases_out: aliases::OutboundAliases,
-    /// Schemas whose batches this client may publish.
-    own_schemas: HashSet<SchemaHash>,
+    permitted_schemas: PermittedSchemas,
+    rights: Arc<ClientRights>,
     /// The limits as announced to this client; a reload changes those of later ones.
-    limits: &'static MqttLimits,
+    limits: Arc<MqttLimits>,
 }
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
@@ -123,7 +121,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         mut admitted: AdmittedClient,
         connect: Box<Connect>,
     ) -> Self {
-        let (limits, now, link) = (broker.limits.now(), Instant::now(), Arc::new(ConnectionSignals::default()));
+        let (limits, now, link) = (broker.limits(), Instant::now(), Arc::new(ConnectionSignals::default()));
         let entering = ConnectOptions {
             clean: admitted.clean_start,
             expiry: admitted.session_expiry,
@@ -146,9 +144,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             schema_wait_max: limits.schema_wait_max,
         };
         let pipeline = PublishPipeline::new(terms, broker.metrics.clone());
+        let rights = ClientRights::new(broker.clone(), pipeline.identity_shared(), admitted.anonymous);
         let mut connection = Self {
             broker,
-            limits,
+            limits: limits.clone(),
             wire,
             peer,
             anonymous: admitted.anonymous,
@@ -175,7 +174,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             gave_way: false,
             aliases_in: aliases::InboundAliases::new(limits.topic_aliases_max),
             aliases_out: aliases::OutboundAliases::new(admitted.topic_alias_max),
-            own_schemas: HashSet::new(),
+            permitted_schemas: PermittedSchemas::default(),
+            rights,
         };
         admitted.answer.session_present = present;
         // CONNACK is sent only now, when a newer connection can replace this one.
@@ -254,13 +254,13 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         tokio::select! {
             () = self.link.wait() => self.handle_signals(),
             result = read_some(read, input), if may_read => match result {
-                Ok(0) => ControlFlow::Break(ConnectionEnd::Gone("closed by the client")),
+                Ok(0) => ControlFlow::Break(ConnectionEnd::Broken("closed by the client")),
                 Ok(count) => {
                     (self.heard, self.gave_way) = (Instant::now(), false);
                     self.broker.metrics.received_bytes.add(count as u64);
                     ControlFlow::Continue(())
                 }
-                Err(_) => ControlFlow::Break(ConnectionEnd::Gone("broken")),
+                Err(_) => ControlFlow::Break(ConnectionEnd::Broken("broken")),
             },
             result = write_some(write, output, unflushed), if writing => self.wrote(result),
             Ok(()) = schemas.changed(), if self.pipeline.has_parked() => {
@@ -276,7 +276,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     fn wrote(&mut self, result: std::io::Result<usize>) -> ControlFlow<ConnectionEnd> {
-        let Ok(count) = result else { return ControlFlow::Break(ConnectionEnd::Gone("broken")) };
+        let Ok(count) = result else { return ControlFlow::Break(ConnectionEnd::Broken("broken")) };
         self.stuck = None;
         self.broker.metrics.sent_bytes.add(count as u64);
         ControlFlow::Continue(())
@@ -331,7 +331,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let now = Instant::now();
         if self.stuck.is_some_and(|since| now >= since + self.limits.write_time_max) {
             self.broker.metrics.timeouts.inc();
-            return ControlFlow::Break(ConnectionEnd::Gone("not read by the client"));
+            return ControlFlow::Break(ConnectionEnd::Broken("not read by the client"));
         }
         if may_read && now >= self.heard + self.silence_max {
             self.broker.metrics.timeouts.inc();
@@ -394,7 +394,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 expiry = new;
                 self.broker.visits.info(format_args!("mqtt {peer}: {identity} disconnected with its will"));
             }
-            ConnectionEnd::Gone(how) => {
+            ConnectionEnd::Broken(how) => {
                 self.broker.visits.info(format_args!("mqtt {peer}: {identity} disconnected: connection {how}"))
             }
             ConnectionEnd::Closed(close) => {
@@ -422,7 +422,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         leftovers.into_iter().for_each(|leftovers| self.broker.finish_session(leftovers));
     }
 
-    /// Acknowledges what the store still answers, and sends it nothing more.
+    /// Acknowledges publishes that the store still confirms; sends it no more.
     async fn drain(&mut self) {
         self.pipeline.stop();
         let deadline = tokio::time::Instant::now() + DRAIN_TIME_MAX;
@@ -440,7 +440,7 @@ mod tests {
 
     use super::*;
 
-    /// What the task of a connection may take, in bytes, and what the connection beside it.
+    /// Upper bounds of the size of a connection's task, and of the connection on the heap, in bytes.
     const TASK_BYTES_MAX: usize = 2 << 10;
     const CONNECTION_BYTES_MAX: usize = 1 << 10;
 

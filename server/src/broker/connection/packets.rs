@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
-use wholegrain_model::{JobRecord, SchemaHash};
-use wholegrain_store::StoreError;
 use wholegrain_transport::mqtt::{
     self, Ack, Disconnect, Packet, Properties, Publish, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe,
     Version,
@@ -17,18 +15,15 @@ use crate::access::audit::AuditEvent as Audited;
 
 use super::super::fairness::{TOPIC_UNIT_BYTES, UNIT_BYTES};
 use super::super::message::Publication;
-use super::super::pipeline::{CloseReason, IncomingPublish, PublishEffect};
+use super::super::message::SubscriptionOptions;
 use super::super::session::{AckMatch, Qos2Arrival};
-use super::super::signals::StoreEvent;
-use super::super::subscriptions::SubscriptionOptions;
 use super::super::trie::LEVELS_MAX;
 use super::{Connection, ConnectionEnd};
+use crate::ingest::{CloseReason, IncomingPublish, PublishConnection, StoreEvent};
 use crate::log_limit::quoted;
 
 /// Payloads below this many bytes are copied out of the receive buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
-/// The most schemas for which one connection remembers that it may publish their batches.
-const OWN_SCHEMAS_MAX: usize = 4096;
 
 fn closed(reason: ReasonCode, why: impl Into<String>) -> ControlFlow<ConnectionEnd> {
     ControlFlow::Break(CloseReason::new(reason, why).into())
@@ -198,7 +193,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         ControlFlow::Continue(())
     }
 
-    /// Whether to go on with a retained message. Without room it is refused, or, with QoS 0, which promises nothing, forwarded without being
+    /// Whether to continue with a retained message. Without room it is refused, or, with QoS 0, which promises nothing, forwarded without being
     /// retained.
     fn check_retained(&mut self, incoming: &mut IncomingPublish, now: Instant) -> bool {
         if incoming.topic.starts_with(topics::ROOT) {
@@ -237,131 +232,22 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     pub(super) fn take_event(&mut self, event: StoreEvent) -> ControlFlow<ConnectionEnd> {
-        let now = Instant::now();
-        match event {
-            StoreEvent::Appended(ticket, result) => {
-                match &result {
-                    Ok(_) => self.broker.metrics.set_store_trouble(None),
-                    Err(error @ (StoreError::DiskFull { .. } | StoreError::Io { .. })) => {
-                        self.broker.metrics.set_store_trouble(Some(error.to_string()));
-                        self.broker
-                            .trouble
-                            .warn(format_args!("batch of {}: {error}; it is kept and retried", self.identity()));
-                    }
-                    Err(_) => {}
-                }
-                self.pipeline.appended(ticket, result, now, &mut self.effects);
-            }
-            StoreEvent::Denied(ticket, code, why) => self.pipeline.denied(ticket, code, why, now, &mut self.effects),
-            StoreEvent::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, &mut self.effects),
-            StoreEvent::Named(ticket, names, result) => {
-                self.intake.answered(&names, result.is_ok());
-                self.pipeline.named(ticket, result, now, &mut self.effects);
-            }
-        }
+        let Self { broker, pipeline, intake, effects, .. } = self;
+        broker.ingest.take_event(event, pipeline, intake, effects);
         self.apply()
     }
 
+    /// Carries out the effects of the pipeline.
     pub(super) fn apply(&mut self) -> ControlFlow<ConnectionEnd> {
-        let mut effects = std::mem::take(&mut self.effects);
-        let mut end = ControlFlow::Continue(());
-        for effect in effects.drain(..) {
-            match effect {
-                PublishEffect::Ack { packet_id, qos, reason, why } => self.acknowledge(packet_id, qos, reason, &why),
-                PublishEffect::Register { ticket, payload } => self.register(ticket, payload),
-                PublishEffect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
-                PublishEffect::Forward { topic, payload, qos, packet_id, retain, properties, schema } => {
-                    if let (QoS::ExactlyOnce, Some(packet_id)) = (qos, packet_id) {
-                        self.with_session(|session| session.accepted(packet_id));
-                    }
-                    let (payload, properties, at) = (&payload, &properties, Instant::now());
-                    let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
-                    let matched = self.broker.forward(self.handle.number, Some(self.identity()), &publication, schema);
-                    self.turn.spend(matched);
-                }
-                PublishEffect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
-                PublishEffect::PutJob { ticket, record, bytes } => self.put_job(ticket, *record, bytes),
-                PublishEffect::Need(hashes) => self.need(&hashes),
-                PublishEffect::AppendReadings { ticket, readings } => self.append_readings(ticket, readings),
-                PublishEffect::Name { ticket, names } => self.name(ticket, names),
-                PublishEffect::Refused(why) => {
-                    self.audit_refused(Audited::Publish, &why);
-                    self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.identity()))
-                }
-                PublishEffect::Close(close) => {
-                    end = ControlFlow::Break(close.into());
-                    break;
-                }
-            }
+        if self.effects.is_empty() {
+            return ControlFlow::Continue(());
         }
-        drop(effects);
-        end
-    }
-
-    fn acknowledge(&mut self, packet_id: u16, qos: QoS, reason: ReasonCode, why: &str) {
-        let why = if self.wants_words { why } else { "" };
-        if qos != QoS::ExactlyOnce {
-            return self.send_with_words(why, |properties| Packet::PubAck(Ack { packet_id, reason, properties }));
-        }
-        self.with_session(
-            |session| {
-                if reason.is_error() { session.refused(packet_id) } else { session.accepted(packet_id) }
-            },
-        );
-        self.send_with_words(why, |properties| Packet::PubRec(Ack { packet_id, reason, properties }));
-    }
-
-    /// Sends a batch to the store if this client may write the sensors of its schema.
-    fn append(&mut self, ticket: u64, schema: SchemaHash, payload: Bytes) {
-        let link = self.link.clone();
-        if !self.own_schemas.contains(&schema) {
-            match self.broker.check_batch_schema(self.identity(), &schema) {
-                Ok(true) => {
-                    if self.own_schemas.len() >= OWN_SCHEMAS_MAX {
-                        self.own_schemas.clear();
-                    }
-                    self.own_schemas.insert(schema);
-                }
-                // The store is not asked: another client might have announced the schema by then.
-                Ok(false) => return link.send(StoreEvent::Appended(ticket, Err(StoreError::UnknownSchema(schema)))),
-                Err(why) => return link.send(StoreEvent::Denied(ticket, ReasonCode::NOT_AUTHORIZED, why)),
-            }
-        }
-        // The connection may be over when the answer arrives.
-        let done = Box::new(move |result| link.send(StoreEvent::Appended(ticket, result)));
-        self.broker.store.append(payload, done);
-    }
-
-    /// Sends a job record to the store if this client may publish below its prefix: the job's sensors are below it, and the record names their
-    /// owner.
-    fn put_job(&mut self, ticket: u64, mut record: JobRecord, bytes: usize) {
-        let link = self.link.clone();
-        match self.broker.check_job(self.identity(), &mut record, bytes) {
-            Ok(()) => {
-                let done = Box::new(move |result| link.send(StoreEvent::Appended(ticket, result)));
-                self.broker.store.put_jobs(vec![record], done);
-            }
-            Err((code, why)) => link.send(StoreEvent::Denied(ticket, code, why)),
-        }
-    }
-
-    fn register(&self, ticket: u64, payload: Bytes) {
-        let (broker, link, identity) = (self.broker.clone(), self.link.clone(), self.identity().to_owned());
-        tokio::task::spawn_blocking(move || {
-            let result = broker.register(&identity, &payload);
-            link.send(StoreEvent::Registered(ticket, result));
-        });
-    }
-
-    /// Requests schemas from the agent through the subscriber of its name.
-    fn need(&self, hashes: &[SchemaHash]) {
-        let topic = Topic::Need { agent: self.identity() }.to_string();
-        let payload: Bytes = hashes.iter().flat_map(|hash| hash.0).collect();
-        self.broker.metrics.needs.inc();
-        let (qos, properties, at) = (QoS::AtLeastOnce, &Properties::new(), Instant::now());
-        // From no session: the agent must receive it whatever its subscription options are.
-        let publication = Publication { topic: &topic, payload: &payload, qos, retain: false, properties, at };
-        self.broker.subscriptions.publish_message(0, &publication);
+        let (broker, mut effects) = (self.broker.clone(), std::mem::take(&mut self.effects));
+        let done = effects.drain(..).try_for_each(|effect| broker.ingest.carry_out(effect, self));
+        // The buffer is used again.
+        effects.clear();
+        self.effects = effects;
+        done.map_or_else(|close| ControlFlow::Break(close.into()), ControlFlow::Continue)
     }
 
     fn subscribe(&mut self, subscribe: Subscribe) {
@@ -402,7 +288,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.send(&Packet::SubAck(SubAck { packet_id: subscribe.packet_id, reasons, properties: Properties::new() }));
         let needed = self.pipeline.needed();
         if hears_needs && !needed.is_empty() {
-            self.need(&needed);
+            self.request_schemas(&needed);
         }
     }
 

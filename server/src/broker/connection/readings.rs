@@ -4,14 +4,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use wholegrain_store::Reading;
 
-use super::super::pipeline::IncomingPublish;
-use super::super::signals::StoreEvent;
 use super::{Connection, ConnectionEnd};
-use crate::access::Identity;
-use crate::interop::reading_publishes::{PublishDisposition, find_names};
-use crate::interop::reading_run::NameRequest;
+use crate::ingest::IncomingPublish;
+use crate::ingest::{PublishDisposition, SenderRights};
 
 /// How long sensor ids are still resolved after a client has disconnected.
 const NAMING_TIME_MAX: Duration = Duration::from_secs(3);
@@ -26,9 +22,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     /// Processes a publish on a topic with a leading `/`, or returns it if it is not a reading.
     pub(super) fn take_reading(&mut self, incoming: IncomingPublish, now: Instant) -> Option<IncomingPublish> {
-        let Self { broker, pipeline, intake, effects, anonymous, .. } = self;
-        let name = pipeline.identity_shared();
-        let may = |topic: &str| broker.may_publish(Identity { name: &name, anonymous: *anonymous }, topic);
+        let Self { broker, pipeline, intake, effects, rights, .. } = self;
+        let may = |topic: &str| rights.may_publish(topic);
         match intake.offer(&broker.interop, pipeline, incoming, may, broker.subscriptions.wants_paths(), effects) {
             PublishDisposition::Accepted => None,
             PublishDisposition::Ordinary(incoming) => Some(incoming.copied()),
@@ -39,7 +34,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
     }
 
-    /// Ends the run of gathered readings: the read gave no more.
+    /// Ends the run of gathered readings: the socket has no more bytes now.
     pub(super) fn close_run(&mut self) -> ControlFlow<ConnectionEnd> {
         if !self.pipeline.is_gathering() {
             return ControlFlow::Continue(());
@@ -60,23 +55,5 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 return;
             }
         }
-    }
-
-    pub(super) fn append_readings(&self, ticket: u64, readings: Vec<Reading>) {
-        let link = self.link.clone();
-        // The connection may be over when the answer arrives.
-        let done = Box::new(move |result| link.send(StoreEvent::Appended(ticket, result)));
-        self.broker.store.append_readings(self.identity(), readings, done);
-    }
-
-    /// Resolves the sensors of readings.
-    pub(super) fn name(&self, ticket: u64, names: NameRequest) {
-        let (broker, link, name) = (self.broker.clone(), self.link.clone(), self.pipeline.identity_shared());
-        let anonymous = self.anonymous;
-        tokio::task::spawn_blocking(move || {
-            let may = |topic: &str| broker.may_publish(Identity { name: &name, anonymous }, topic);
-            let result = find_names(&broker.interop, &name, &names, may);
-            link.send(StoreEvent::Named(ticket, names, result));
-        });
     }
 }

@@ -10,11 +10,11 @@ use wholegrain_transport::mqtt::{
 use super::super::aliases::TopicNaming;
 use super::super::fairness::UNIT_BYTES;
 use super::super::message::Delivery;
+use super::super::message::SubscriptionOptions;
 use super::super::replay::SendStep;
 use super::super::retained::RetainedMessage;
 use super::super::session::{OutgoingPacket, Session};
 use super::super::sessions::SessionHandle;
-use super::super::subscriptions::SubscriptionOptions;
 use super::super::wire::farewell;
 use super::handshake::reason_string;
 use super::{Connection, OUT_BYTES_MAX};

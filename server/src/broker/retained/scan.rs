@@ -33,7 +33,6 @@ enum ScanStep {
     Over,
 }
 
-/// See [`super::Retained::matching`].
 pub fn scan<'a>(
     topics: &'a BTreeMap<Text, RetainedMessage>,
     filter: &str,
@@ -90,7 +89,7 @@ fn step(filter: &[u8], topic: &[u8], target: &mut Vec<u8>) -> ScanStep {
         if level == b"#" {
             return ScanStep::Matches;
         }
-        // Other topics may stand between a topic and those below it, as `a!` between `a` and `a/b`.
+        // Other topics may sort between a topic and those below it, as `a!` between `a` and `a/b`.
         let Some(at) = begin else { return ScanStep::Next };
         let end = topic[at..].iter().position(|byte| *byte == b'/').map_or(topic.len(), |length| at + length);
         if level != b"+" && level != &topic[at..end] {
@@ -117,7 +116,7 @@ fn jump(above: &[u8], rest: &[u8], level: &[u8], has_more: bool, target: &mut Ve
     past(above, target)
 }
 
-/// Whether `rest` sorts before what is below `level`.
+/// Whether `rest` sorts before the topics below `level`.
 fn is_less(rest: &[u8], level: &[u8]) -> bool {
     rest.iter().lt(level.iter().chain(b"/"))
 }

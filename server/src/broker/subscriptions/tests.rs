@@ -242,7 +242,7 @@ fn retained_messages_wait_for_acknowledgements_and_give_way_before_the_queue_is_
 }
 
 #[test]
-fn a_subscription_that_is_renewed_begins_anew_and_one_that_is_gone_sends_nothing() {
+fn a_renewed_subscription_starts_again_and_a_removed_one_sends_nothing() {
     let bench = SubscriptionsFixture::new();
     (0..40).for_each(|i| bench.message(9, &format!("s/{i:02}"), 0, "1", true, None));
     let one = client(1);

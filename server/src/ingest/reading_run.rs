@@ -9,40 +9,17 @@ use wholegrain_model::Value;
 use wholegrain_store::{Reading, SensorId};
 use wholegrain_transport::mqtt::{ReasonCode, Text};
 
-use super::dcdb::SensorAnnouncement;
-use super::{ReadingRefusal, SensorRequest};
-use crate::broker::pipeline::IncomingPublish;
+use super::effect::IncomingPublish;
+use crate::interop::dcdb::SensorAnnouncement;
+use crate::interop::resolution::{NameRequest, ReadingRefusal, ResolvedSensor, SensorRequest, SensorResolution};
 
 /// A run is closed at this number of readings.
 pub const RUN_READINGS_MAX: usize = 16_384;
 /// A run is closed at this number of messages.
 pub const RUN_MESSAGES_MAX: usize = 4_096;
-/// Floats represent integers up to this size exactly.
-const EXACT_MAX: u64 = 1 << 53;
 
 /// The placeholder for a sensor without a number.
 const UNNAMED: SensorId = SensorId(u32::MAX);
-
-/// A sensor with a number in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResolvedSensor {
-    pub id: SensorId,
-    pub float: bool,
-}
-
-impl ResolvedSensor {
-    /// Converts a value to the sensor's type if that is exact: an integer of a float sensor becomes a float. A float of an integer sensor stays one;
-    /// the store accepts both.
-    pub fn fit(self, value: Value) -> Value {
-        match value {
-            Value::Int(int) if self.float && int.unsigned_abs() <= EXACT_MAX => Value::Float(int as f64),
-            other => other,
-        }
-    }
-}
-
-/// A sensor's number, or why its readings are refused.
-pub type SensorResolution = Result<ResolvedSensor, ReadingRefusal>;
 
 #[derive(Debug, Default)]
 pub struct ReadingRun {
@@ -64,15 +41,6 @@ struct UnresolvedMessage {
     topic: Text,
     message: usize,
     readings: Range<usize>,
-}
-
-/// The names that a run needs before it can be stored.
-#[derive(Debug, Clone, PartialEq)]
-pub enum NameRequest {
-    /// Sensors to resolve.
-    Sensors(Vec<SensorRequest>),
-    /// An announcement to store.
-    Announced(SensorAnnouncement),
 }
 
 impl ReadingRun {

@@ -7,21 +7,22 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
-use wholegrain_model::{JobRecord, Schema, SchemaHash, SensorPath};
-use wholegrain_store::{AppendOutcome, StoreError};
+use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{
     self, Ack, Connect, Packet, Properties, Property, Publish, QoS, ReasonCode, Subscribe, Subscription, Text, Version,
 };
 use wholegrain_transport::topics::{self, Topic};
 
-use super::super::config::RemoteConfig;
-use super::super::reading_publishes::{PublishDisposition, ReadingPublishes, find_names};
-use super::super::reading_run::{NameRequest, SensorResolution};
+use super::rights::RemoteRights;
 use super::stream::{RemoteStream, connect};
 use crate::broker::Broker;
 use crate::broker::message::Publication;
-use crate::broker::pipeline::{ClientTerms, IncomingPublish, PublishEffect, PublishPipeline, SchemaRegisterError};
-use crate::broker::went_down;
+use crate::ingest::{
+    ClientTerms, ForwardedPublish, IncomingPublish, PermittedSchemas, PublishConnection, PublishDisposition,
+    PublishEffect, PublishPipeline, ReadingPublishes, SenderRights, StoreEvent,
+};
+use crate::interop::config::RemoteConfig;
+use crate::lifetime::went_down;
 use crate::log_limit::quoted;
 
 /// The time limit of TCP, TLS, CONNACK and SUBACK together.
@@ -33,13 +34,6 @@ const SCHEMAS_MAX: usize = 65_536;
 /// How long the shutdown waits for the store's answers.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A result of the store's threads.
-enum RemoteEvent {
-    Appended(u64, Result<AppendOutcome, StoreError>),
-    Registered(u64, Result<Schema, SchemaRegisterError>),
-    Named(u64, NameRequest, Result<Vec<SensorResolution>, StoreError>),
-}
-
 struct RemoteSession {
     config: Arc<RemoteConfig>,
     broker: Arc<Broker>,
@@ -50,7 +44,11 @@ struct RemoteSession {
     pipeline: PublishPipeline,
     intake: ReadingPublishes,
     effects: Vec<PublishEffect>,
-    events: (mpsc::UnboundedSender<RemoteEvent>, mpsc::UnboundedReceiver<RemoteEvent>),
+    events: (mpsc::UnboundedSender<StoreEvent>, mpsc::UnboundedReceiver<StoreEvent>),
+    rights: Arc<RemoteRights>,
+    permitted_schemas: PermittedSchemas,
+    /// The reason to end the connection, found while effects were carried out.
+    failed: Option<String>,
     /// The agent that sent batches of a schema, and is asked for it.
     agents: HashMap<SchemaHash, String>,
     heard: Instant,
@@ -93,18 +91,6 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Checks that a path is below a trusted prefix.
-fn trusted(config: &RemoteConfig, path: &SensorPath) -> Result<(), String> {
-    if config.trust.iter().any(|prefix| path.is_within(prefix)) {
-        return Ok(());
-    }
-    Err(format!("{path} is not below the paths in `trust` of the remote {}", config.name))
-}
-
-fn trusted_topic(config: &RemoteConfig, topic: &str) -> Result<(), String> {
-    SensorPath::new(topic).map_err(|error| error.to_string()).and_then(|path| trusted(config, &path))
-}
-
 impl RemoteSession {
     async fn open(config: &Arc<RemoteConfig>, broker: &Arc<Broker>) -> Result<Self, String> {
         let (read, write) = tokio::io::split(connect(config).await?);
@@ -131,6 +117,9 @@ impl RemoteSession {
             intake: ReadingPublishes::default(),
             effects: Vec::new(),
             events: mpsc::unbounded_channel(),
+            rights: Arc::new(RemoteRights::new(config.clone(), broker.clone())),
+            permitted_schemas: PermittedSchemas::default(),
+            failed: None,
             agents: HashMap::new(),
             heard: now,
             said: now,
@@ -226,6 +215,12 @@ impl RemoteSession {
         mqtt::encode(packet, self.config.version, &mut self.output).map_err(|error| error.to_string())
     }
 
+    fn put_or_fail(&mut self, packet: &Packet) {
+        if let Err(why) = self.put(packet) {
+            self.failed = Some(why);
+        }
+    }
+
     fn may_read(&self) -> bool {
         self.pipeline.can_read() && self.output.len() < OUT_BYTES_MAX
     }
@@ -255,10 +250,9 @@ impl RemoteSession {
         let Publish { topic, payload, qos, packet_id, .. } = publish;
         // A message retained at the broker is not retained here.
         let incoming = IncomingPublish { topic, payload, qos, packet_id, retain: false, properties: Properties::new() };
-        let config = self.config.clone();
         if incoming.topic.starts_with('/') {
-            let may = |topic: &str| trusted_topic(&config, topic);
-            let Self { broker, pipeline, intake, effects, .. } = self;
+            let Self { broker, pipeline, intake, effects, rights, .. } = self;
+            let may = |topic: &str| rights.may_publish(topic);
             match intake.offer(&broker.interop, pipeline, incoming, may, true, effects) {
                 PublishDisposition::Accepted => {}
                 PublishDisposition::Ordinary(incoming) => pipeline.publish(incoming.copied(), now, effects),
@@ -318,136 +312,23 @@ impl RemoteSession {
         Ok(())
     }
 
-    fn take_event(&mut self, event: RemoteEvent) {
-        let (now, effects) = (Instant::now(), &mut self.effects);
-        match event {
-            RemoteEvent::Appended(ticket, result) => self.pipeline.appended(ticket, result, now, effects),
-            RemoteEvent::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, effects),
-            RemoteEvent::Named(ticket, names, result) => {
-                self.intake.answered(&names, result.is_ok());
-                self.pipeline.named(ticket, result, now, effects);
-            }
-        }
+    fn take_event(&mut self, event: StoreEvent) {
+        let Self { broker, pipeline, intake, effects, .. } = self;
+        broker.ingest.take_event(event, pipeline, intake, effects);
     }
 
     fn apply(&mut self) -> Result<(), String> {
-        // An effect may complete at once and cause others.
-        while !self.effects.is_empty() {
-            for effect in std::mem::take(&mut self.effects) {
-                self.effect(effect)?;
-            }
+        let broker = self.broker.clone();
+        for effect in std::mem::take(&mut self.effects) {
+            broker.ingest.carry_out(effect, self).map_err(|close| close.why)?;
         }
-        Ok(())
-    }
-
-    fn effect(&mut self, effect: PublishEffect) -> Result<(), String> {
-        match effect {
-            PublishEffect::Ack { packet_id, .. } => return self.put(&Packet::PubAck(Ack::success(packet_id))),
-            PublishEffect::Register { ticket, payload } => self.register(ticket, payload),
-            PublishEffect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
-            PublishEffect::AppendReadings { ticket, readings } => {
-                let events = self.events.0.clone();
-                let done = Box::new(move |result| drop(events.send(RemoteEvent::Appended(ticket, result))));
-                self.broker.store.append_readings(&self.config.client_id, readings, done);
-            }
-            PublishEffect::Name { ticket, names } => self.name(ticket, names),
-            PublishEffect::Forward { topic, payload, qos, properties, .. } => {
-                if !topic.starts_with(topics::ROOT) && !topic.starts_with('/') {
-                    self.broker.metrics.remote_ignored.inc();
-                    return Ok(());
-                }
-                let at = Instant::now();
-                let publication =
-                    Publication { topic: &topic, payload: &payload, qos, retain: false, properties: &properties, at };
-                self.broker.forward(0, None, &publication, None);
-            }
-            PublishEffect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
-            PublishEffect::PutJob { ticket, record, .. } => self.put_job(ticket, *record),
-            PublishEffect::Need(hashes) => self.need(&hashes)?,
-            PublishEffect::Refused(why) => {
-                self.broker.metrics.remote_refused.inc();
-                self.broker.log().warn(format_args!("remote {}: dropped: {}", self.config.name, quoted(&why)));
-            }
-            PublishEffect::Close(close) => return Err(close.why),
+        match self.failed.take() {
+            Some(why) => Err(why),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    fn append(&mut self, ticket: u64, hash: SchemaHash, payload: Bytes) {
-        let store = &self.broker.store;
-        let Some(schema) = store.schema(&hash) else {
-            if self.agents.len() >= SCHEMAS_MAX {
-                self.agents.clear();
-            }
-            if let Ok((header, _)) = wholegrain_transport::payload::read_header(&payload) {
-                self.agents.insert(hash, header.agent);
-            }
-            let unknown = RemoteEvent::Appended(ticket, Err(StoreError::UnknownSchema(hash)));
-            return self.take_event(unknown);
-        };
-        if let Err(why) = trusted(&self.config, schema.prefix()) {
-            return self.pipeline.denied(ticket, ReasonCode::NOT_AUTHORIZED, why, Instant::now(), &mut self.effects);
-        }
-        let events = self.events.0.clone();
-        store.append(payload, Box::new(move |result| drop(events.send(RemoteEvent::Appended(ticket, result)))));
-    }
-
-    fn put_job(&mut self, ticket: u64, mut record: JobRecord) {
-        if let Ok(prefix) = SensorPath::new(record.prefix.as_str())
-            && let Err(why) = trusted(&self.config, &prefix)
-        {
-            return self.pipeline.denied(ticket, ReasonCode::NOT_AUTHORIZED, why, Instant::now(), &mut self.effects);
-        }
-        let events = self.events.0.clone();
-        let done = Box::new(move |result| drop(events.send(RemoteEvent::Appended(ticket, result))));
-        self.broker.check_totals(&record.node.clone(), &mut record);
-        self.broker.store.put_jobs(vec![record], done);
-    }
-
-    fn register(&self, ticket: u64, payload: Bytes) {
-        let (broker, config, events) = (self.broker.clone(), self.config.clone(), self.events.0.clone());
-        tokio::task::spawn_blocking(move || {
-            let refuse = SchemaRegisterError::Refused;
-            let result = Schema::decode(&payload)
-                .map_err(|error| refuse(ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string()))
-                .and_then(|schema| {
-                    trusted(&config, schema.prefix()).map_err(|why| refuse(ReasonCode::NOT_AUTHORIZED, why))?;
-                    broker.register_trusted(&schema).map_err(SchemaRegisterError::Store)?;
-                    Ok(schema)
-                });
-            let _ = events.send(RemoteEvent::Registered(ticket, result));
-        });
-    }
-
-    fn name(&self, ticket: u64, names: NameRequest) {
-        let (broker, config, events) = (self.broker.clone(), self.config.clone(), self.events.0.clone());
-        tokio::task::spawn_blocking(move || {
-            let may = |topic: &str| trusted_topic(&config, topic);
-            let result = find_names(&broker.interop, &config.client_id, &names, may);
-            let _ = events.send(RemoteEvent::Named(ticket, names, result));
-        });
-    }
-
-    /// Requests schemas from the agents, through the broker.
-    fn need(&mut self, hashes: &[SchemaHash]) -> Result<(), String> {
-        for hash in hashes {
-            let Some(agent) = self.agents.get(hash) else { continue };
-            let topic = Text::from(Topic::Need { agent }.to_string());
-            self.broker.metrics.needs.inc();
-            self.put(&Packet::Publish(Publish {
-                dup: false,
-                qos: QoS::AtMostOnce,
-                retain: false,
-                topic,
-                packet_id: None,
-                payload: Bytes::copy_from_slice(&hash.0),
-                properties: Properties::new(),
-            }))?;
-        }
-        Ok(())
-    }
-
-    /// Acknowledges what the store still answers, and disconnects; the broker keeps the session.
+    /// Acknowledges messages that the store still confirms, and disconnects; the broker keeps the session.
     async fn drain(&mut self) {
         self.pipeline.stop();
         let deadline = tokio::time::Instant::now() + DRAIN_TIME_MAX;
@@ -472,5 +353,70 @@ impl RemoteSession {
             // The connection ends in any case.
             let _ = tokio::time::timeout_at(deadline, last).await;
         }
+    }
+}
+
+impl PublishConnection for RemoteSession {
+    type Rights = RemoteRights;
+
+    fn rights(&self) -> Arc<RemoteRights> {
+        self.rights.clone()
+    }
+
+    fn events(&self) -> impl FnOnce(StoreEvent) + Send + 'static {
+        let events = self.events.0.clone();
+        move |event| drop(events.send(event))
+    }
+
+    fn permitted_schemas(&mut self) -> &mut PermittedSchemas {
+        &mut self.permitted_schemas
+    }
+
+    fn acknowledge(&mut self, packet_id: u16, _: QoS, _: ReasonCode, _: &str) {
+        // A refusal is acknowledged as a success: the broker would only send the same message again.
+        self.put_or_fail(&Packet::PubAck(Ack::success(packet_id)));
+    }
+
+    fn forward(&mut self, message: ForwardedPublish) {
+        let ForwardedPublish { topic, payload, qos, properties, .. } = message;
+        if !topic.starts_with(topics::ROOT) && !topic.starts_with('/') {
+            return self.broker.metrics.remote_ignored.inc();
+        }
+        let at = Instant::now();
+        let publication =
+            Publication { topic: &topic, payload: &payload, qos, retain: false, properties: &properties, at };
+        self.broker.forward(0, None, &publication, None);
+    }
+
+    fn schema_is_missing(&mut self, schema: SchemaHash, batch: &Bytes) {
+        if self.agents.len() >= SCHEMAS_MAX {
+            self.agents.clear();
+        }
+        if let Ok((header, _)) = wholegrain_transport::payload::read_header(batch) {
+            self.agents.insert(schema, header.agent);
+        }
+    }
+
+    /// Sends a request to each agent, by way of the remote broker.
+    fn request_schemas(&mut self, schemas: &[SchemaHash]) {
+        for schema in schemas {
+            let Some(agent) = self.agents.get(schema) else { continue };
+            let topic = Text::from(Topic::Need { agent }.to_string());
+            self.broker.metrics.needs.inc();
+            self.put_or_fail(&Packet::Publish(Publish {
+                dup: false,
+                qos: QoS::AtMostOnce,
+                retain: false,
+                topic,
+                packet_id: None,
+                payload: Bytes::copy_from_slice(&schema.0),
+                properties: Properties::new(),
+            }));
+        }
+    }
+
+    fn report_refusal(&mut self, why: &str) {
+        self.broker.metrics.remote_refused.inc();
+        self.broker.log().warn(format_args!("remote {}: dropped: {}", self.config.name, quoted(why)));
     }
 }

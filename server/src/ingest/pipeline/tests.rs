@@ -340,7 +340,7 @@ fn a_stopped_pipeline_still_acknowledges_what_was_with_the_store() {
 /// A run's life: gathered, named, appended, answered in order among other publishes.
 #[test]
 fn readings_are_one_entry_and_many_acknowledgements() {
-    use crate::interop::reading_run::ResolvedSensor;
+    use crate::interop::resolution::ResolvedSensor;
     use wholegrain_model::Value;
     use wholegrain_store::SensorId;
     let mut bench = PipelineFixture::new(true);

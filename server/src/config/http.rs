@@ -8,10 +8,9 @@ use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
 
-use super::cors::wrong_origin;
 use crate::admission::ConnectionBounds;
 use crate::certificates::TlsFiles;
-use crate::settings::{LIMIT_TIME, listen};
+use crate::settings::{LIMIT_TIME, listen, settings};
 
 /// Default address of HTTPS.
 pub const HTTP_LISTEN: &str = "[::]:8443";
@@ -69,22 +68,24 @@ impl HttpConfig {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct RawHttp {
-    listen: Option<String>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    pub tokens_file: Option<PathBuf>,
-    queries_max: usize,
-    connections_max: usize,
-    connections_per_token_max: usize,
-    unauthenticated_max: usize,
-    unauthenticated_time: Interval,
-    watches_per_token_max: usize,
-    queries_per_token_max: usize,
-    queries_memory_max: ByteSize,
-    cors_origins: Vec<String>,
+settings! {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    pub(crate) struct RawHttp {
+        listen: Option<String> = restart,
+        cert: Option<PathBuf> = reload,
+        key: Option<PathBuf> = reload,
+        pub tokens_file: Option<PathBuf> = reload,
+        queries_max: usize = reload,
+        connections_max: usize = reload,
+        connections_per_token_max: usize = reload,
+        unauthenticated_max: usize = reload,
+        unauthenticated_time: Interval = restart,
+        watches_per_token_max: usize = reload,
+        queries_per_token_max: usize = reload,
+        queries_memory_max: ByteSize = reload,
+        cors_origins: Vec<String> = restart,
+    }
 }
 
 impl Default for RawHttp {
@@ -147,5 +148,34 @@ impl RawHttp {
             queries_memory_max: self.queries_memory_max.0,
             cors_origins: self.cors_origins,
         })
+    }
+}
+
+/// The error in an origin of `cors_origins`, if there is one.
+fn wrong_origin(origin: &str) -> Option<String> {
+    let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+    let is_host = |host: &str| !host.is_empty() && host.is_ascii() && !host.contains(['/', '*', ' ', '@', '?', '#']);
+    (!host.is_some_and(is_host)).then(|| {
+        format!("{origin:?} is no origin; write scheme and host, such as \"https://grafana.example\" or \"http://localhost:3000\"")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins() {
+        for (origin, good) in [
+            ("https://grafana.example", true),
+            ("http://localhost:3000", true),
+            ("*", false),
+            ("https://*.example", false),
+            ("https://grafana.example/", false),
+            ("grafana.example", false),
+            ("null", false),
+        ] {
+            assert_eq!(wrong_origin(origin).is_none(), good, "{origin}");
+        }
     }
 }

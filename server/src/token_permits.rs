@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::ApiError;
 use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::admission::{IdentityQuotas, QuotaPermit};
-use crate::live_setting::Permits;
 use crate::memory::{QueryMemory, RunningQuery};
+use crate::permits::Permits;
 
 /// Extra permits for administrators.
 const ADMIN_PLACES: usize = 2;
@@ -25,6 +23,11 @@ pub(crate) struct TokenPermits {
     shares: Arc<IdentityQuotas>,
     memory: Option<Arc<QueryMemory>>,
 }
+
+/// No permit is free now; the message says which limit was reached.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct PermitRefused(pub String);
 
 /// A permit, returned when dropped.
 #[derive(Debug)]
@@ -53,8 +56,8 @@ impl TokenPermits {
         self.shares.set(each);
     }
 
-    /// Takes a permit now, or returns the error response.
-    pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPermit, ApiError> {
+    /// Takes a permit now, or says why there is none.
+    pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPermit, PermitRefused> {
         let share = self.share(bearer)?;
         match self.free(bearer) {
             Some(permit) => self.place(permit, share),
@@ -63,7 +66,7 @@ impl TokenPermits {
     }
 
     /// Takes a permit, and waits for one for up to `timeout`. A request that waits counts against its token.
-    pub async fn take(&self, bearer: &Bearer, timeout: Duration) -> Result<TokenPermit, ApiError> {
+    pub async fn take(&self, bearer: &Bearer, timeout: Duration) -> Result<TokenPermit, PermitRefused> {
         let share = self.share(bearer)?;
         let permit = match self.free(bearer) {
             Some(permit) => permit,
@@ -75,26 +78,26 @@ impl TokenPermits {
         self.place(permit, share)
     }
 
-    fn place(&self, permit: OwnedSemaphorePermit, share: Option<QuotaPermit>) -> Result<TokenPermit, ApiError> {
+    fn place(&self, permit: OwnedSemaphorePermit, share: Option<QuotaPermit>) -> Result<TokenPermit, PermitRefused> {
         let running = self.memory.as_ref().map(QueryMemory::admit).transpose().map_err(|taken| {
             let message = format!(
                 "the {} that run have taken {} MiB of memory, which is the most (http.queries_memory_max); try again shortly",
                 self.what,
                 taken >> 20
             );
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            PermitRefused(message)
         })?;
         Ok(TokenPermit { _permit: permit, _share: share, _running: running })
     }
 
-    fn share(&self, bearer: &Bearer) -> Result<Option<QuotaPermit>, ApiError> {
+    fn share(&self, bearer: &Bearer) -> Result<Option<QuotaPermit>, PermitRefused> {
         if bearer.role == Role::Admin {
             return Ok(None);
         }
         self.shares.take(&bearer.id).map(Some).ok_or_else(|| {
             let message =
                 format!("{} {} of this token are running already; try again shortly", self.shares.most(), self.what);
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            PermitRefused(message)
         })
     }
 
@@ -103,9 +106,9 @@ impl TokenPermits {
         self.common.try_take().or_else(|| if bearer.role == Role::Admin { reserved() } else { None })
     }
 
-    fn busy(&self) -> ApiError {
+    fn busy(&self) -> PermitRefused {
         let message = format!("{} {} are running already; try again shortly", self.common.most(), self.what);
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        PermitRefused(message)
     }
 }
 
@@ -124,13 +127,13 @@ mod tests {
             (bearer("alice", Role::User), bearer("bob", Role::Support), bearer("root", Role::Admin));
         let held = [places.try_take(&alice).unwrap(), places.try_take(&alice).unwrap()];
         assert_eq!(
-            places.try_take(&alice).unwrap_err().message,
+            places.try_take(&alice).unwrap_err().0,
             "2 queries of this token are running already; try again shortly"
         );
         let third = places.try_take(&bob).unwrap();
-        assert_eq!(places.try_take(&bob).unwrap_err().message, "3 queries are running already; try again shortly");
+        assert_eq!(places.try_take(&bob).unwrap_err().0, "3 queries are running already; try again shortly");
         let admins = [places.try_take(&root).unwrap(), places.try_take(&root).unwrap()];
-        assert_eq!(places.try_take(&root).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(places.try_take(&root).is_err());
         assert!(places.take(&bob, Duration::from_millis(1)).await.is_err());
         drop(third);
         assert!(places.take(&bob, Duration::ZERO).await.is_ok());

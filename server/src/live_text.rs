@@ -15,7 +15,8 @@ use wholegrain_store::{LiveBatch, LiveItem, LiveReadings, SensorId};
 use wholegrain_transport::mqtt;
 use wholegrain_transport::payload::for_each_column;
 
-use crate::broker::{Broker, ServerLifetime};
+use crate::broker::Broker;
+use crate::lifetime::ServerLifetime;
 use crate::text_topics;
 
 /// The most commits of the journal that may wait for the thread. Beyond it the store drops readings for it and counts them.
@@ -26,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Starts the thread. It ends when the server shuts down or the store is closed.
-pub(super) fn start(broker: Arc<Broker>, lifetime: ServerLifetime) -> std::io::Result<()> {
+pub(crate) fn start(broker: Arc<Broker>, lifetime: ServerLifetime) -> std::io::Result<()> {
     std::thread::Builder::new().name("live-text".into()).spawn(move || {
         run(&broker, &lifetime.shutdown);
         // The server closes the store when all lifetimes have ended; nothing may use it after that.
@@ -46,8 +47,8 @@ fn run(broker: &Broker, shutdown: &watch::Receiver<bool>) {
         let mut text = LiveText::default();
         while !*shutdown.borrow() {
             match items.recv_timeout(LOOK_EVERY) {
-                Ok(items) if text.is_wanted(broker) => items.iter().for_each(|item| text.item(broker, item)),
-                Err(RecvTimeoutError::Timeout) if text.is_wanted(broker) => {}
+                Ok(items) if text.has_subscribers(broker) => items.iter().for_each(|item| text.item(broker, item)),
+                Err(RecvTimeoutError::Timeout) if text.has_subscribers(broker) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
                 _ => break,
             }
@@ -71,7 +72,7 @@ struct LiveText {
     filters: Vec<String>,
     batches: HashMap<SchemaHash, Arc<[TextSensor]>>,
     /// `None` for a sensor without subscribers.
-    loose: HashMap<SensorId, Option<TextSensor>>,
+    schemaless: HashMap<SensorId, Option<TextSensor>>,
 }
 
 impl LiveText {
@@ -80,7 +81,7 @@ impl LiveText {
     }
 
     /// Reads the subscriptions again if they changed; returns whether there are any.
-    fn is_wanted(&mut self, broker: &Broker) -> bool {
+    fn has_subscribers(&mut self, broker: &Broker) -> bool {
         let generation = broker.subscriptions.text_generation();
         // Scales may have changed.
         let properties = broker.store.properties_generation();
@@ -140,11 +141,11 @@ impl LiveText {
 
     fn readings(&mut self, broker: &Broker, readings: &LiveReadings) {
         for reading in &readings.readings {
-            if self.loose.len() >= REMEMBERED_MAX && !self.loose.contains_key(&reading.sensor) {
-                self.loose.clear();
+            if self.schemaless.len() >= REMEMBERED_MAX && !self.schemaless.contains_key(&reading.sensor) {
+                self.schemaless.clear();
             }
             let filters = &self.filters;
-            let chosen = self.loose.entry(reading.sensor).or_insert_with(|| {
+            let chosen = self.schemaless.entry(reading.sensor).or_insert_with(|| {
                 let info = broker.store.sensor(reading.sensor)?;
                 Self::choose(filters, 0, &info.path, info.scale)
             });

@@ -7,6 +7,7 @@
 //! The broker keeps the session and stores messages while this server is disconnected. It sends unacknowledged messages again; they are recognized
 //! by (agent, boot, sequence), or by sensor and time. `session.rs` is one connection.
 
+mod rights;
 mod session;
 mod stream;
 
@@ -14,8 +15,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::config::RemoteConfig;
-use crate::broker::{Broker, ServerLifetime, went_down};
+use crate::broker::Broker;
+use crate::interop::config::RemoteConfig;
+use crate::lifetime::{ServerLifetime, went_down};
 
 /// The first wait before reconnecting; each failure doubles it.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -25,7 +27,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
 /// Keeps a connection to a broker until the server shuts down.
-pub(super) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime: ServerLifetime) {
+pub(crate) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime: ServerLifetime) {
     let (config, mut backoff) = (Arc::new(config), BACKOFF);
     loop {
         let began = Instant::now();

@@ -1,43 +1,9 @@
-//! Settings that a reload may change while connections read them, and adjustable permits.
+//! Permits for concurrent work, in a number that a reload can change.
 
-use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// A small value that is read for every packet and replaced rarely. A read costs one load. A replaced value is never freed, because a reader may
-/// still use it: each change by hand leaks the size of one `T`.
-#[derive(Debug)]
-pub(crate) struct LiveSetting<T: 'static>(AtomicPtr<T>);
-
-impl<T: PartialEq + Send + Sync> LiveSetting<T> {
-    /// A first value.
-    pub fn new(value: T) -> Self {
-        Self(AtomicPtr::new(Box::leak(Box::new(value))))
-    }
-
-    /// The current value, for callers that keep using it.
-    pub fn now(&self) -> &'static T {
-        // SAFETY: the pointer only comes from a leaked box of `new` or `replace`: the target lives forever and is never written again.
-        unsafe { &*self.0.load(Ordering::Acquire) }
-    }
-
-    /// Replaces the value unless it is equal.
-    pub fn replace(&self, value: T) {
-        if **self != value {
-            self.0.store(Box::leak(Box::new(value)), Ordering::Release);
-        }
-    }
-}
-
-impl<T: PartialEq + Send + Sync> Deref for LiveSetting<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.now()
-    }
-}
 
 /// A semaphore whose number of permits can be changed.
 #[derive(Debug)]
@@ -47,7 +13,6 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    /// So many.
     pub fn new(most: usize) -> Self {
         Self { semaphore: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most) }
     }
@@ -87,14 +52,6 @@ impl Permits {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_value_is_replaced_under_its_readers() {
-        let value = LiveSetting::new(1);
-        let before: &i32 = &value;
-        value.replace(2);
-        assert_eq!((*before, *value), (1, 2));
-    }
 
     #[tokio::test]
     async fn places_come_at_once_and_go_as_work_ends() {

@@ -11,7 +11,7 @@ use wholegrain_transport::topics::Topic;
 use super::{BUSY_RETRY, BUSY_RETRY_MAX, FAILED_RETRY, PublishEffect, PublishPipeline, PublishState};
 
 /// Whether a topic is that of an agent's job records. An MQTT 3.1.1 client can learn of a refusal only from the end of its connection, and would
-/// reconnect with the same record: the record is acknowledged, counted and logged, so that the client's readings go on.
+/// reconnect with the same record: the record is acknowledged, counted and logged, so that the client can continue to send readings.
 pub(super) fn is_one(topic: &str) -> bool {
     matches!(Topic::parse(topic), Some(Topic::Job { .. }))
 }

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use wholegrain_transport::tls::{Identity, client_config};
 
-use super::super::config::RemoteConfig;
+use crate::interop::config::RemoteConfig;
 
 /// A connection with or without TLS.
 pub(super) enum RemoteStream {

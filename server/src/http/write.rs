@@ -17,13 +17,14 @@ use futures_util::StreamExt;
 use wholegrain_model::Value;
 use wholegrain_store::{READINGS_MAX, Reading, StoreError};
 
-use super::influx_lines::{FieldValue, InfluxLines};
-use super::names::{self, LineProtocol, RequestTags};
-use super::{Interop, SensorRequest, now_ns, text};
+use super::{Api, ApiError};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::admission::QuotaPermit;
-use crate::http::{Api, ApiError};
+use crate::interop::influx_lines::{FieldValue, InfluxLines};
+use crate::interop::names::{self, LineProtocol, RequestTags};
+use crate::interop::resolution::SensorRequest;
+use crate::interop::{Interop, now_ns, text};
 
 /// How long a client may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
@@ -146,7 +147,7 @@ async fn store(api: &Arc<Api>, source: &str, readings: &[Reading]) -> Result<(),
         let (sender, receiver) = tokio::sync::oneshot::channel();
         // The request may be cancelled before the answer arrives.
         let done = Box::new(move |result| drop(sender.send(result)));
-        api.interop.store.append_readings(source, readings.to_vec(), done);
+        api.store.append_readings(source, readings.to_vec(), done);
         let error = match receiver.await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => error,

@@ -9,8 +9,9 @@ use super::{
     BUSY_RETRY, BUSY_RETRY_MAX, CloseReason, FAILED_RETRY, IncomingPublish, PublishEffect, PublishEntry, PublishKind,
     PublishPipeline, PublishState,
 };
+use crate::ingest::reading_run::ReadingRun;
 use crate::interop::dcdb::SensorAnnouncement;
-use crate::interop::reading_run::{ReadingRun, SensorResolution};
+use crate::interop::resolution::SensorResolution;
 use crate::log_limit::quoted;
 
 impl PublishPipeline {
@@ -71,7 +72,7 @@ impl PublishPipeline {
         });
     }
 
-    /// Ends the open run, if any: the read gave no more for it.
+    /// Ends the open run, if there is one: the socket has no more bytes now.
     pub fn close_run(&mut self, now: Instant, effects: &mut Vec<PublishEffect>) {
         let Some(PublishEntry { kind: PublishKind::Readings(run), state: state @ PublishState::Open, .. }) =
             self.entries.back_mut()

@@ -7,10 +7,11 @@ use wholegrain_model::{SensorPath, Value};
 use wholegrain_store::StoreError;
 use wholegrain_transport::mqtt::ReasonCode;
 
-use super::dcdb::{self, DcdbPayload};
-use super::reading_run::{NameRequest, ResolvedSensor, SensorResolution};
-use super::{Interop, now_ns, text};
-use crate::broker::pipeline::{IncomingPublish, PublishEffect, PublishPipeline};
+use super::effect::{IncomingPublish, PublishEffect};
+use super::pipeline::PublishPipeline;
+use crate::interop::dcdb::{self, DcdbPayload};
+use crate::interop::resolution::{NameRequest, ResolvedSensor, SensorResolution};
+use crate::interop::{Interop, now_ns, text};
 
 /// The most topics of a connection with a cached sensor; beyond it the cache is cleared.
 pub const TOPICS_MAX: usize = 8192;

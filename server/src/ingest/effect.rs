@@ -7,15 +7,12 @@ use wholegrain_model::{JobRecord, SchemaHash};
 use wholegrain_store::{Reading, StoreError};
 use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 
-use crate::interop::reading_run::NameRequest;
+use crate::interop::resolution::NameRequest;
 
 #[derive(Debug, Clone)]
 pub struct IncomingPublish {
-    /// Where.
     pub topic: Text,
-    /// What.
     pub payload: Bytes,
-    /// How surely.
     pub qos: QoS,
     /// `None` for QoS 0.
     pub packet_id: Option<u16>,
@@ -24,53 +21,42 @@ pub struct IncomingPublish {
     pub properties: Properties,
 }
 
-/// What the connection has to do, in this order.
+/// Actions that the pipeline requires, in this order.
 #[derive(Debug, PartialEq)]
 pub enum PublishEffect {
     /// Send PUBACK, or PUBREC for QoS 2.
     Ack {
-        /// Of which publish.
         packet_id: u16,
         qos: QoS,
-        /// MQTT 5's reason.
         reason: ReasonCode,
-        /// Empty for success.
+        /// The reason of a refusal; empty for success.
         why: String,
     },
-    /// Check and register a schema, then call [`super::PublishPipeline::registered`].
+    /// Check and register a schema, then call [`super::pipeline::PublishPipeline::registered`].
     Register {
-        /// Its number here.
         ticket: u64,
-        /// The encoded schema.
         payload: Bytes,
     },
-    /// Resolve the sensors of readings, then call [`super::PublishPipeline::named`].
+    /// Resolve the sensors of readings, then call [`super::pipeline::PublishPipeline::named`].
     Name {
-        /// Their number here.
         ticket: u64,
         names: NameRequest,
     },
-    /// Append readings, then call [`super::PublishPipeline::appended`].
+    /// Append readings, then call [`super::pipeline::PublishPipeline::appended`].
     AppendReadings {
-        /// Their number here.
         ticket: u64,
-        /// All of them.
         readings: Vec<Reading>,
     },
-    /// Append a batch, then call [`super::PublishPipeline::appended`], or [`super::PublishPipeline::denied`] if its schema is not this agent's.
+    /// Append a batch, then call [`super::pipeline::PublishPipeline::appended`], or `denied` if its schema is not this agent's.
     Append {
-        /// Its number here.
         ticket: u64,
         /// As named in the batch's header.
         schema: SchemaHash,
-        /// The encoded batch.
         payload: Bytes,
     },
-    /// Store a job record, then call [`super::PublishPipeline::appended`], or [`super::PublishPipeline::denied`] if its prefix is not this agent's.
+    /// Store a job record, then call [`super::pipeline::PublishPipeline::appended`], or `denied` if its prefix is not this agent's.
     PutJob {
-        /// Its number here.
         ticket: u64,
-        /// The record.
         record: Box<JobRecord>,
         /// The size of the encoded record.
         bytes: usize,
@@ -78,7 +64,6 @@ pub enum PublishEffect {
     /// Forward a message to subscribers.
     Forward {
         topic: Text,
-        /// What.
         payload: Bytes,
         qos: QoS,
         /// The packet identifier, if it is to be acknowledged: from now on it must not be accepted again.
@@ -91,15 +76,12 @@ pub enum PublishEffect {
     },
     /// An agent's answer to a command.
     Answered {
-        /// The agent.
         agent: String,
-        /// The answer.
         payload: Bytes,
     },
     Need(Vec<SchemaHash>),
     /// Log that a publish was refused.
     Refused(String),
-    /// End the connection.
     Close(CloseReason),
 }
 
@@ -108,7 +90,7 @@ pub enum PublishEffect {
 pub struct CloseReason {
     /// The reason code of DISCONNECT (MQTT 5).
     pub reason: ReasonCode,
-    /// For the log.
+    /// The text for the log.
     pub why: String,
 }
 
@@ -136,7 +118,6 @@ pub struct ClientTerms {
     pub reasons: bool,
     /// Whether the client is a remote broker: native topics may be of any agent.
     pub relay: bool,
-    /// Unacknowledged publishes.
     pub inflight_max: usize,
     pub inflight_bytes_max: usize,
     /// Unacknowledged bytes of all clients; above it only clients without any are read.

@@ -1,7 +1,7 @@
 //! The publishes of one client, from arrival to acknowledgement. No I/O, no clock: events in, [`PublishEffect`]s out.
 //!
 //! - Acknowledgements follow the order of the publishes (MQTT 3.1.1, 4.6), each after its batch or schema is durable.
-//! - A schema is registered at once, whatever waits before it; a batch waits for the schemas that came before it.
+//! - A schema is registered at once, even if earlier publishes wait; a batch waits for the schemas that came before it.
 //! - A batch with an unknown schema is parked and the schema requested; when it arrives, parked batches are stored in their order. A batch parked
 //!   for [`ClientTerms::schema_wait_max`] closes the connection.
 //! - When the store is full or fails, batches are kept and retried, and [`PublishPipeline::can_read`] stops reading.
@@ -17,10 +17,10 @@ use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 use wholegrain_transport::payload;
 use wholegrain_transport::topics::{self, Topic};
 
-use crate::interop::reading_run::ReadingRun;
+use super::effect::{ClientTerms, CloseReason, IncomingPublish, PublishEffect, SchemaRegisterError};
+use super::reading_run::ReadingRun;
 use crate::log_limit::quoted;
 use crate::metrics::Metrics;
-pub use effect::{ClientTerms, CloseReason, IncomingPublish, PublishEffect, SchemaRegisterError};
 
 /// The first retry after the store's queue was full; the pause doubles with each further one.
 pub const BUSY_RETRY: Duration = Duration::from_millis(5);
@@ -33,11 +33,9 @@ pub const PARKED_FACTOR: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum PublishState {
-    /// Gathers readings.
     Open,
     /// Ready for the store.
     Waiting,
-    /// With the store.
     Sent,
     /// Waits for its schema, since this time.
     Parked(Instant),
@@ -72,7 +70,7 @@ impl IncomingPublish {
         Self { topic, payload, qos: QoS::AtMostOnce, packet_id: None, retain: false, properties }
     }
 
-    /// Drops what its acknowledgement does not need.
+    /// Keeps only the fields that its acknowledgement needs.
     pub fn emptied(self) -> Self {
         Self { topic: Text::default(), payload: Bytes::new(), properties: Properties::new(), ..self }
     }
@@ -211,7 +209,6 @@ impl PublishPipeline {
         self.stopped = true;
     }
 
-    /// Takes a publish.
     pub fn publish(&mut self, incoming: IncomingPublish, now: Instant, effects: &mut Vec<PublishEffect>) {
         self.close_run(now, effects);
         self.metrics.publishes.inc();
@@ -476,7 +473,6 @@ impl PublishPipeline {
         parked.chain(self.retry_at).min()
     }
 
-    /// Time has passed.
     pub fn tick(&mut self, now: Instant, effects: &mut Vec<PublishEffect>) {
         if self.terms.relay {
             self.give_up(now, effects);
@@ -644,7 +640,6 @@ impl Drop for PublishPipeline {
     }
 }
 
-mod effect;
 mod job;
 mod readings;
 #[cfg(test)]

@@ -1,0 +1,53 @@
+//! Sensors of readings without a schema: requests for their ids, and the results.
+
+use wholegrain_model::Value;
+use wholegrain_store::SensorId;
+use wholegrain_transport::mqtt::ReasonCode;
+
+use super::dcdb::SensorAnnouncement;
+
+/// Floats represent integers up to this size exactly.
+const EXACT_MAX: u64 = 1 << 53;
+
+/// A sensor of received readings that has to be resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SensorRequest {
+    /// The sensor's path, or a topic with an announced name.
+    pub topic: String,
+    /// Whether the first value is a float.
+    pub float: bool,
+    /// Empty if the sender gave none.
+    pub unit: String,
+}
+
+/// Why readings of a sensor are refused.
+pub type ReadingRefusal = (ReasonCode, String);
+
+/// A sensor with a number in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResolvedSensor {
+    pub id: SensorId,
+    pub float: bool,
+}
+
+impl ResolvedSensor {
+    /// Converts a value to the sensor's type if that is exact: an integer of a float sensor becomes a float. A float of an integer sensor stays one;
+    /// the store accepts both.
+    pub fn fit(self, value: Value) -> Value {
+        match value {
+            Value::Int(int) if self.float && int.unsigned_abs() <= EXACT_MAX => Value::Float(int as f64),
+            other => other,
+        }
+    }
+}
+
+/// A sensor's number, or why its readings are refused.
+pub type SensorResolution = Result<ResolvedSensor, ReadingRefusal>;
+
+/// The names that a run needs before it can be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NameRequest {
+    Sensors(Vec<SensorRequest>),
+    /// An announcement to store.
+    Announced(SensorAnnouncement),
+}
