@@ -1,13 +1,13 @@
 //! The real binary without a server: help, exit codes, messages, completions, manual pages, an agent that is a fake socket.
 
-mod ports;
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use wholegrain_testkit::free_port;
 
 fn command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain"));
@@ -177,7 +177,7 @@ fn a_server_that_is_not_there_is_named() {
     let dir = tempfile::tempdir().unwrap();
     assert!(run(dir.path(), &["init"]).status.success());
     // A port that was free a moment ago and that nobody listens on.
-    let port = ports::free_port();
+    let port = free_port();
     let client = dir.path().join("var/client.toml");
     let toml = std::fs::read_to_string(&client).unwrap().replace(":8443", &format!(":{port}"));
     std::fs::write(&client, toml).unwrap();

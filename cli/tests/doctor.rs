@@ -1,15 +1,12 @@
 //! `wholegrain doctor` on installations that are made ill, one illness each.
 
-mod ports;
-
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use wholegrain_testkit::{free_port, wait_until};
 
 struct Site(tempfile::TempDir);
 
@@ -17,7 +14,7 @@ impl Site {
     /// A fresh installation on ports that were free a moment ago.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let free = || ports::free_port().to_string();
+        let free = || free_port().to_string();
         let site = Self(dir);
         let (mqtt, http) = (free(), free());
         let made = site.run(&["init", "var", "--agent", "n1", "--mqtt-port", &mqtt, "--http-port", &http]);
@@ -63,11 +60,7 @@ impl Site {
     fn serve(&self) -> Running {
         let mut command = self.command(&["server", "--config", "var/server/server.toml"]);
         let server = Running(command.stderr(Stdio::null()).spawn().unwrap());
-        let deadline = Instant::now() + PATIENCE;
-        while !matches!(self.run(&["sensors"]).status.code(), Some(0 | 1)) {
-            assert!(Instant::now() < deadline, "the server does not answer");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("the server answers", || matches!(self.run(&["sensors"]).status.code(), Some(0 | 1)));
         server
     }
 }

@@ -13,6 +13,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, JobRecord, Schema, SensorDef, SensorPath, StepRecord, Timestamp,
 };
+use wholegrain_testkit::wait_for;
 use wholegrain_transport::client::{Client, ClientConfig, ClientError, Event};
 use wholegrain_transport::payload::encode_batch;
 use wholegrain_transport::tls;
@@ -493,27 +494,15 @@ fn what_is_missing_from_an_answer_is_said() {
     });
     server.publisher().batch(BEGIN, SAMPLES);
     let blocks = server.path("var/server/store/blocks");
-    let deadline = Instant::now() + PATIENCE;
-    let block = loop {
-        if let Some(file) = parquet_file(&blocks) {
-            break file;
-        }
-        assert!(Instant::now() < deadline, "no block");
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let block = wait_for("a block", || parquet_file(&blocks));
     let length = fs::metadata(&block).unwrap().len() as usize;
     // In place, so that whoever has the file open sees it too.
     OpenOptions::new().write(true).open(&block).unwrap().write_all(&vec![0; length]).unwrap();
     // The damage is found by a first reader; from then on each answer says beforehand what it lacks.
-    let said = loop {
+    let said = wait_for("a warning", || {
         let output = server.run(&with(&["query", "mem/free"]));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if said.contains("warning:") {
-            break said;
-        }
-        assert!(Instant::now() < deadline, "no warning: {said}");
-        std::thread::sleep(Duration::from_millis(20));
-    };
+        Some(String::from_utf8_lossy(&output.stderr).into_owned()).filter(|said| said.contains("warning:"))
+    });
     assert!(said.contains("cannot be read"), "{said}");
 }
 

@@ -5,12 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use wholegrain_testkit::wait_until;
 use wholegrain_transport::client::{Client, ClientConfig};
 use wholegrain_transport::tls;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain"));
@@ -227,15 +225,6 @@ fn serve(dir: &Path) -> Server {
     Server { process, mqtt, log }
 }
 
-#[track_caller]
-fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !check() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// Every file below `dir` that is not there to hold a secret.
 fn public_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -280,7 +269,7 @@ fn no_secret_in_logs_files_messages_or_on_a_command_line() {
             ..ClientConfig::default()
         })
     };
-    eventually("the new user", || login(right).is_ok());
+    wait_until("the new user", || login(right).is_ok());
     (0..8).for_each(|_| assert!(login(wrong).is_err()));
     for token in [&own, &made, guess] {
         fs::write(dir.join("var/token"), token).unwrap();
@@ -289,13 +278,13 @@ fn no_secret_in_logs_files_messages_or_on_a_command_line() {
     }
     good(&keep(run_with(dir, &["auth", "token", "revoke", "dashboard"], "")));
     fs::write(dir.join("var/token"), &made).unwrap();
-    eventually("the revocation", || keep(run_with(dir, &["sensors"], "")).status.code() == Some(2));
+    wait_until("the revocation", || keep(run_with(dir, &["sensors"], "")).status.code() == Some(2));
     // A token file with an error in a line that holds a secret.
     let tokens = dir.join("var/server/tokens");
     let stored = fs::read_to_string(&tokens).unwrap();
     fs::write(&tokens, format!("{stored}{{\"id\":\"{guess}\"\n")).unwrap();
     let audit = || fs::read_to_string(dir.join("var/server/audit.jsonl")).unwrap();
-    eventually("a line about the broken file", || audit().contains("stays in force") || audit().contains("tokens: "));
+    wait_until("a line about the broken file", || audit().contains("stays in force") || audit().contains("tokens: "));
     keep(run_with(dir, &["auth", "token", "list"], ""));
     fs::write(&tokens, stored).unwrap();
 

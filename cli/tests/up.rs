@@ -1,7 +1,5 @@
 //! `wholegrain up` with a real server and an agent that is a shell script; the test itself answers on the agent's socket.
 
-mod ports;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -9,9 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+use wholegrain_testkit::{free_port, wait_until};
 
 fn up(dir: &Path, agent_script: &str, ports: [u16; 2]) -> Command {
     let agent = dir.join("fake-agent");
@@ -28,7 +25,7 @@ fn up(dir: &Path, agent_script: &str, ports: [u16; 2]) -> Command {
 
 /// Two ports that were free a moment ago.
 fn free_ports() -> [u16; 2] {
-    [(); 2].map(|()| ports::free_port())
+    [(); 2].map(|()| free_port())
 }
 
 /// Answers on the agent's socket below `dir`.
@@ -51,14 +48,6 @@ fn interrupt(process: &Child) {
     unsafe { libc::kill(process.id() as i32, libc::SIGINT) };
 }
 
-fn wait_for(file: &Path) {
-    let deadline = Instant::now() + PATIENCE;
-    while !file.exists() {
-        assert!(Instant::now() < deadline, "no {}", file.display());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Reads what `process` says up to the line that begins so.
 fn until(process: &mut Child, begin: &str) {
     let lines = BufReader::new(process.stdout.as_mut().unwrap()).lines().map(Result::unwrap);
@@ -70,7 +59,7 @@ fn interrupted_while_the_agent_starts_it_stops_in_order() {
     let dir = tempfile::tempdir().unwrap();
     // Dies of SIGTERM, as every program does before it has set up its handling of signals; and never answers.
     let process = up(dir.path(), "touch started; exec sleep 600", free_ports()).spawn().unwrap();
-    wait_for(&dir.path().join("started"));
+    wait_until("the file started", || dir.path().join("started").exists());
     interrupt(&process);
     let output = process.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -101,7 +90,7 @@ fn a_program_that_the_same_signal_ends_first_has_not_ended_by_itself() {
     let mut process = up(dir.path(), script, free_ports()).spawn().unwrap();
     until(&mut process, "Ctrl-C stops");
     fs::write(dir.path().join("end"), "").unwrap();
-    wait_for(&dir.path().join("over"));
+    wait_until("the file over", || dir.path().join("over").exists());
     interrupt(&process);
     let output = process.wait_with_output().unwrap();
     assert!(output.status.success(), "{} {}", output.status, String::from_utf8_lossy(&output.stderr));

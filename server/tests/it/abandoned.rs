@@ -10,7 +10,7 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::mqtt::Version;
 
 use crate::admission::raw;
-use crate::harness::{NOON, TestServer, eventually};
+use crate::harness::{NOON, TestServer, wait_for, wait_until};
 use crate::security::token;
 
 /// Sensors that are looked at for each of [`PATTERNS`].
@@ -79,7 +79,7 @@ fn work_that_nobody_waits_for_ends() {
         heavy("newest", "/**/none"),
     ] {
         let before = abandoned();
-        eventually(&path[..24], || {
+        wait_for(&path[..24], || {
             // It may have gone before it was read, and the place of the request before may be taken still.
             if abandoned() == before {
                 is_at_work(&mut ask(&server, &path, &support));
@@ -96,7 +96,7 @@ fn statistics_of_what_is_stored_for_others_keep_no_administrator_waiting() {
     let path = heavy("data/stats", "/**/none");
     let small = "/api/v1/data/stats?pattern=/none";
     let as_support = || server.get_as(small, Some(&format!("Bearer {support}"))).status;
-    eventually("an administrator's beside another's", || {
+    wait_for("an administrator's beside another's", || {
         let mut stream = ask(&server, &path, &support);
         let at_work = is_at_work(&mut stream) && as_support() == 503;
         assert_eq!(server.get(small).status, 200);
@@ -105,5 +105,5 @@ fn statistics_of_what_is_stored_for_others_keep_no_administrator_waiting() {
         (at_work && still).then_some(())
     });
     // The place is free once the work has ended.
-    eventually("a place", || (as_support() == 200).then_some(()));
+    wait_until("a place", || as_support() == 200);
 }

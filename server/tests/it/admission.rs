@@ -8,7 +8,7 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::mqtt::Version;
 use wholegrain_transport::tls;
 
-use crate::harness::{DEADLINE, NOON, TestServer, eventually, schema};
+use crate::harness::{DEADLINE, NOON, TestServer, schema, wait_for, wait_until};
 use crate::security::token;
 
 /// A connection that speaks in bytes, over TLS.
@@ -61,7 +61,7 @@ fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
     half.write_all(b"GET /healthz HTTP/1.1\r\nhost: ").unwrap();
     assert_eq!(half.read(&mut [0; 1]).unwrap_or(0), 0, "closed");
     let name = "wholegrain_server_connections_late_total{protocol=\"https\"}";
-    eventually("both are counted", || (server.metric(name) >= 2.0).then_some(()));
+    wait_until("both are counted", || server.metric(name) >= 2.0);
     let server = TestServer::start();
     for (request, expected) in [
         ("GET /api/v1/sensors HTTP/1.1\r\nhost: h\r\nauthorization: Bearer wrong\r\n\r\n", "401"),
@@ -104,7 +104,7 @@ fn a_token_has_so_many_connections_and_streams_and_administrators_room() {
     let admins: Vec<_> = (0..5).map(|_| watch(&server.token)).collect();
     assert!(admins.iter().all(|(status, _)| status == "200"));
     drop((hers, third));
-    eventually("her places are free again", || (watch(&alice).0 == "200").then_some(()));
+    wait_until("her places are free again", || watch(&alice).0 == "200");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn slow_bodies_of_one_token_keep_no_other_write_out() {
         bodies.push(stream);
     }
     let open = "wholegrain_server_http_connections";
-    eventually("all are there", || (server.metric(open) >= 40.0).then_some(()));
+    wait_until("all are there", || server.metric(open) >= 40.0);
     for token in [&other, &slow, &server.token] {
         let (status, said) = server.post_as("/api/v2/write", "", token);
         assert_eq!(status, 204, "{said}");
@@ -202,7 +202,7 @@ fn no_query_begins_while_those_that_run_have_too_much_memory() {
     let few = format!("{path}&limit=1");
     // This process is the server's: what the test takes is as if a query had taken it.
     let mut taken = Vec::new();
-    let (status, wait, said) = eventually("too much memory", || {
+    let (status, wait, said) = wait_for("too much memory", || {
         taken.push(vec![1_u8; 64 << 20]);
         let mut response = server.response(&few, Some(&bearer));
         let wait = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
@@ -214,7 +214,7 @@ fn no_query_begins_while_those_that_run_have_too_much_memory() {
     assert_eq!(server.get("/api/v1/sensors").status, 200, "what is no query is answered");
     drop(unread);
     // The client has gone, so its query ends; with none that runs, what the process has is nobody's.
-    eventually("queries begin again", || (server.get(&few).status == 200).then_some(()));
+    wait_until("queries begin again", || server.get(&few).status == 200);
     drop(taken);
 }
 
@@ -227,7 +227,7 @@ fn the_audit_log_says_what_came_of_a_request() {
     assert_eq!(server.json("PUT", "/api/v1/properties", "{", token).status, 400);
     assert_eq!(server.json("POST", "/api/v1/virtual", "{", token).status, 400);
     assert_eq!(server.json("PUT", "/api/v1/server/log?level=info", "", token).status, 200);
-    let lines = eventually("the lines", || {
+    let lines = wait_for("the lines", || {
         let text = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap_or_default();
         text.contains("PUT /api/v1/server/log").then_some(text)
     });

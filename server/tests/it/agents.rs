@@ -7,7 +7,7 @@ use std::time::Duration;
 use wholegrain_transport::client::{Client, ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{DEADLINE, NOON, SECOND, TestServer, VERSIONS, batch, eventually, needed, schema};
+use crate::harness::{DEADLINE, NOON, SECOND, TestServer, VERSIONS, batch, needed, schema, wait_for};
 
 #[test]
 fn a_reading_is_acknowledged_and_visible_over_tcp_and_mutual_tls() {
@@ -233,7 +233,7 @@ fn connections_beyond_the_limit_are_refused_and_the_others_stay() {
     let id = one.publish("a", b"");
     one.acked(&[id]);
     drop(two);
-    let _third = eventually("room again", || Client::connect(&third).ok());
+    let _third = wait_for("room again", || Client::connect(&third).ok());
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn shutting_down_acknowledges_what_is_durable_and_says_why() {
         agent.batch(&schema, &[(NOON + i, i)]);
     }
     agent.client.flush().unwrap();
-    eventually("the first acknowledgement", || agent.client.poll(Duration::from_millis(10)).unwrap());
+    wait_for("the first acknowledgement", || agent.client.poll(Duration::from_millis(10)).unwrap());
     server.stop();
     let mut acked = 1;
     loop {

@@ -8,7 +8,9 @@ use wholegrain_model::{Schema, SensorDef, SensorPath};
 use wholegrain_transport::client::{ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{DEADLINE, NOON, PASSWORD, SECOND, TestAgent, TestServer, VERSIONS, batch, eventually, schema};
+use crate::harness::{
+    DEADLINE, NOON, PASSWORD, SECOND, TestAgent, TestServer, VERSIONS, batch, schema, wait_for, wait_until,
+};
 use crate::malformed::{connect_keeping, packet, text};
 
 const CONNACK: [u8; 4] = [0x20, 2, 0, 0];
@@ -113,7 +115,7 @@ fn a_half_open_connection_is_closed_by_its_keep_alive_and_leaves_nothing_behind(
     assert_eq!(read(&mut gone), [0x90, 3, 0, 1, 0]);
     // In the middle of a packet; then the machine loses its power, and no FIN ever comes.
     gone.write_all(&[0x30, 100, 0, 3, b'a']).unwrap();
-    eventually("its end", || (server.metric("wholegrain_server_connections") == 0.0).then_some(()));
+    wait_until("its end", || server.metric("wholegrain_server_connections") == 0.0);
     assert_eq!(server.metric("wholegrain_server_timeouts_total"), 1.0);
     assert_eq!(server.metric("wholegrain_server_subscriptions"), 0.0);
 }
@@ -161,7 +163,7 @@ fn greetings_that_do_not_come_are_not_waited_for() {
     let greeting = [vec![0x10, 122], text("MQTT"), vec![4, 0xc2, 0, 60, 0, 110], vec![b'x'; 109]].concat();
     trickle(open(plain), greeting.into_iter());
     assert_eq!(server.metric("wholegrain_server_connections_refused_total"), 3.0);
-    eventually("their end", || (server.metric("wholegrain_server_connections") == 0.0).then_some(()));
+    wait_until("their end", || server.metric("wholegrain_server_connections") == 0.0);
 }
 
 #[test]
@@ -175,7 +177,7 @@ fn a_batch_whose_schema_never_comes_ends_its_connection_and_is_not_lost() {
             Err(ClientError::Closed { .. }) => {}
             other => panic!("{other:?}"),
         }
-        eventually("its end", || (server.metric("wholegrain_server_connections") == 0.0).then_some(()));
+        wait_until("its end", || server.metric("wholegrain_server_connections") == 0.0);
         for gauge in ["in_flight", "in_flight_bytes", "waiting_for_schema"] {
             assert_eq!(server.metric(&format!("wholegrain_server_{gauge}")), 0.0, "{gauge}");
         }
@@ -282,7 +284,7 @@ fn a_takeover_in_the_middle_of_appends_neither_loses_nor_doubles() {
         assert_eq!(batches, samples.len() * (1 + usize::from(version == VERSIONS[1])), "each once for each version");
         drop(first);
         second.client.disconnect().unwrap();
-        eventually("nothing in flight", || (server.metric("wholegrain_server_in_flight") == 0.0).then_some(()));
+        wait_until("nothing in flight", || server.metric("wholegrain_server_in_flight") == 0.0);
     }
 }
 
@@ -293,25 +295,25 @@ fn connections_that_say_nothing_lock_nobody_out_and_one_client_has_its_part() {
     );
     let crowd: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap()).collect();
     let metric = |name: &str| server.metric(&format!("wholegrain_server_{name}{{protocol=\"mqtt\"}}"));
-    eventually("most are closed", || (metric("connections_displaced_total") >= 52.0).then_some(()));
+    wait_until("most are closed", || metric("connections_displaced_total") >= 52.0);
     // Some tries may be needed: a newcomer may be the one that is closed, until it has said who it is.
     let connect = |config: &wholegrain_transport::client::ClientConfig, id: &str| {
         let config = wholegrain_transport::client::ClientConfig { client_id: id.to_owned(), ..config.clone() };
         wholegrain_transport::client::Client::connect(&config)
     };
     let n1 = server.plain(Version::V5);
-    let one = eventually("n1 is in", || connect(&n1, "n1").ok());
-    let two = eventually("n1 is in again", || connect(&n1, "n1-b").ok());
+    let one = wait_for("n1 is in", || connect(&n1, "n1").ok());
+    let two = wait_for("n1 is in again", || connect(&n1, "n1-b").ok());
     let before = metric("connections_full_total");
-    eventually("a third is refused", || {
+    wait_for("a third is refused", || {
         let refused =
             matches!(connect(&n1, "n1-c"), Err(ClientError::Refused { reason: ReasonCode::QUOTA_EXCEEDED, .. }));
         refused.then_some(())
     });
     assert!(metric("connections_full_total") > before);
-    let other = eventually("n2 is in", || connect(&server.mutual(Version::V311, "n2"), "n2").ok());
+    let other = wait_for("n2 is in", || connect(&server.mutual(Version::V311, "n2"), "n2").ok());
     drop(one);
-    let third = eventually("n1 has a place again", || connect(&n1, "n1-c").ok());
+    let third = wait_for("n1 has a place again", || connect(&n1, "n1-c").ok());
     assert!(metric("connections_unproven") <= 8.0);
     drop((crowd, two, other, third));
 }

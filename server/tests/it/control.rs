@@ -10,7 +10,7 @@ use wholegrain_server::issue_agent_certificate;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{TestAgent, TestServer, eventually};
+use crate::harness::{TestAgent, TestServer, wait_for};
 
 /// An agent that has a job and hears orders.
 struct ControlledNode {
@@ -68,9 +68,7 @@ fn token(server: &TestServer, name: &str, role: Role) -> String {
     let new = NewToken { name: name.to_owned(), role, expires: None };
     let now = Timestamp(1_700_000_000_000_000_000);
     let (token, _) = tokens::create(&server.path("server/tokens"), &new, now).unwrap();
-    eventually("the token", || {
-        (server.get_as("/nothing", Some(&format!("Bearer {token}"))).status == 404).then_some(())
-    });
+    wait_for("the token", || (server.get_as("/nothing", Some(&format!("Bearer {token}"))).status == 404).then_some(()));
     token
 }
 
@@ -109,7 +107,7 @@ fn a_rule_reaches_every_node_and_each_answers() {
     let away = &answer["nodes"][2];
     assert_eq!((&away["node"], &away["silent"]), (&json!("n4"), &json!(true)), "{away}");
     // A thread of its own writes it.
-    eventually("a line of the audit log", || {
+    wait_for("a line of the audit log", || {
         let audit = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap();
         let is_it = |line: &str| ["job_rule", "alice", "4711"].iter().all(|part| line.contains(part));
         audit.lines().any(is_it).then_some(())

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wholegrain_transport::mqtt::Version;
 
 use crate::bounds::{read, subscribe};
-use crate::harness::{DEADLINE, PASSWORD, TestServer, eventually};
+use crate::harness::{DEADLINE, PASSWORD, TestServer, wait_for, wait_until};
 use crate::malformed::{connect_as, packet, text};
 
 const PINGREQ: [u8; 2] = [0xc0, 0];
@@ -53,9 +53,7 @@ fn control_packets_of_one_identity_wait_and_others_go_on() {
     }
     // All of it is one read of each connection.
     let sent = (CONNECTIONS * PACKETS * PINGREQ.len()) as f64;
-    eventually("the flood", || {
-        (server.metric("wholegrain_server_received_bytes_total") >= before + sent).then_some(())
-    });
+    wait_for("the flood", || (server.metric("wholegrain_server_received_bytes_total") >= before + sent).then_some(()));
     let mut other = server.agent(&server.mutual(Version::V5, "n2"));
     for _ in 0..50 {
         let id = other.publish("site/x", b"1");
@@ -117,7 +115,7 @@ fn acknowledgements_of_nothing_are_control_packets_and_others_are_not() {
     stream.write_all(&PINGREQ).unwrap();
     assert_eq!((read(&mut stream), delays()), (PINGRESP, 0.0));
     stream.write_all(&[0x40, 2, 200, 7].repeat(OWN + 20)).unwrap();
-    eventually("a delay", || (delays() > 0.0).then_some(()));
+    wait_until("a delay", || delays() > 0.0);
 }
 
 /// A connection that does much gives way again and again, by what it sends and by what it gets.

@@ -4,33 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, SensorDef, SensorPath};
 use wholegrain_server::access::passwords::hash_password;
 use wholegrain_server::{BoundAddresses, InitOptions, ServerConfig, init, issue_agent_certificate, run};
+pub use wholegrain_testkit::{DEADLINE, wait_for, wait_until};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 use wholegrain_transport::{payload, tls};
 
-/// Deadline for everything that must happen: far longer than it takes.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 /// The password of the user `n1`.
 pub const PASSWORD: &str = "correct horse";
 pub const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
-
-/// Tries until `check` gives something.
-#[track_caller]
-pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = check() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "{what}: not within {DEADLINE:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 const GRANTS: &str = "[[mqtt.acl]]\nidentity = \"*\"\nsubscribe = [\"#\"]\n\
      publish = [\"site/#\", \"a/#\", \"b/#\", \"s/#\", \"t/#\", \"test/#\", \"elsewhere\"]\n";

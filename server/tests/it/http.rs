@@ -7,7 +7,7 @@ use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
 use wholegrain_model::{Schema, SensorDef, SensorPath, Timestamp};
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{NOON, SECOND, TestAgent, TestServer, eventually, schema};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer, schema, wait_for, wait_until};
 
 const DAY: &str = "from=2026-01-31&to=2026-02-01";
 
@@ -297,7 +297,7 @@ fn watching_shows_what_becomes_durable() {
     assert_eq!(line, "{\"sensor\":\"/site/n1/MemFree\",\"time\":\"2026-01-31T12:00:20Z\",\"value\":3072}\n");
     assert_eq!(server.metric("wholegrain_server_watchers"), 1.0);
     drop(response);
-    eventually("the watcher's end", || (server.metric("wholegrain_server_watchers") == 0.0).then_some(()));
+    wait_until("the watcher's end", || server.metric("wholegrain_server_watchers") == 0.0);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_query_whose_client_goes_away_stops() {
     // Two million rows cannot lie in the buffers between us: it waits for us to read on.
     assert_eq!(server.metric("wholegrain_server_queries_running"), 1.0);
     drop(response);
-    eventually("the query's end", || (server.metric("wholegrain_server_queries_running") == 0.0).then_some(()));
+    wait_until("the query's end", || server.metric("wholegrain_server_queries_running") == 0.0);
     assert_eq!(server.metric("wholegrain_server_queries_abandoned_total"), 1.0);
     assert!(server.metric("wholegrain_server_query_rows_total") < 2_000_000.0);
 }
@@ -341,7 +341,7 @@ fn an_answer_that_lacks_a_damaged_block_says_so() {
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
     agent.acked(&ids);
-    eventually("a block", || (server.metric("wholegrain_server_store_blocks") == 1.0).then_some(()));
+    wait_until("a block", || server.metric("wholegrain_server_store_blocks") == 1.0);
     let warnings = |server: &TestServer, day: u32| -> Vec<String> {
         let path = format!("/api/v1/query?pattern=s&from=2026-01-{day}&to=2026-01-{day}T23:00:00Z");
         let response = server.response(&path, Some(&format!("Bearer {}", server.token)));
@@ -419,7 +419,7 @@ fn what_retention_dropped_is_a_note_and_no_warning() {
     let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
     agent.acked(&ids);
     let authorization = format!("Bearer {}", server.token);
-    let found = eventually("a note", || {
+    let found = wait_for("a note", || {
         let response = server.response(&format!("/api/v1/query?pattern=s&{DAY}"), Some(&authorization));
         let count = |name: &str| response.headers().get_all(name).iter().count();
         let found = (count("x-wholegrain-note"), count("x-wholegrain-warning"));

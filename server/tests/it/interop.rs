@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{PASSWORD, TestAgent, TestServer, VERSIONS, eventually, schema};
+use crate::harness::{PASSWORD, TestAgent, TestServer, VERSIONS, schema, wait_for, wait_until};
 
 /// A whole second of a minute ago, in seconds.
 fn recent_s() -> i64 {
@@ -49,7 +49,7 @@ fn numbers_as_text_from_mosquitto_pub_are_readings() {
             assert!(output.status.success(), "{output:?}");
         }
         let expected = [format!("{path}/float=1.5"), format!("{path}/int=42"), format!("{path}/now=7")];
-        eventually("the readings", || (values(&server, &format!("{path}/**")).len() == 3).then_some(()));
+        wait_until("the readings", || values(&server, &format!("{path}/**")).len() == 3);
         assert_eq!(values(&server, &format!("{path}/**")), expected);
     }
     // Those of QoS 0 are of connections that may be gone when the store answers.
@@ -243,7 +243,7 @@ fn live_readings_as_text_for_whoever_subscribes() {
     let mut subscriber = mosquitto(&server, "mosquitto_sub", "mqttv5");
     subscriber.args(["-t", "text/site/n1/#", "-v"]).stdout(Stdio::piped());
     let mut subscriber = subscriber.spawn().unwrap();
-    eventually("the subscription", || (server.metric("wholegrain_server_subscriptions") == 1.0).then_some(()));
+    wait_until("the subscription", || server.metric("wholegrain_server_subscriptions") == 1.0);
     let second = recent_s() * 1_000_000_000;
     let mut agent = server.agent(&server.plain(Version::V5));
     let bytes = schema("n1", "g", "bytes");
@@ -253,7 +253,7 @@ fn live_readings_as_text_for_whoever_subscribes() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || lines.by_ref().for_each(|line| drop(sender.send(line))));
     // The first readings may come before the server has noticed the subscription.
-    let first = eventually("the first line", || {
+    let first = wait_for("the first line", || {
         let id = agent.publish("/site/n1/other", format!("2.5;{second}").as_bytes());
         agent.acked(&[id]);
         receiver.recv_timeout(Duration::from_millis(100)).ok()
@@ -262,7 +262,7 @@ fn live_readings_as_text_for_whoever_subscribes() {
     let id = agent.batch(&bytes, &[(second, 3)]);
     agent.acked(&[id]);
     let expected = format!("text/site/n1/bytes 3072;{second}");
-    eventually("the batch as text", || receiver.try_iter().any(|line| line == expected).then_some(()));
+    wait_for("the batch as text", || receiver.try_iter().any(|line| line == expected).then_some(()));
     subscriber.kill().unwrap();
     subscriber.wait().unwrap();
     reader.join().unwrap();

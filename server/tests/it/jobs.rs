@@ -8,7 +8,7 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::{Packet, QoS, ReasonCode, Version};
 
-use crate::harness::{NOON, SECOND, TestAgent, TestServer, VERSIONS, eventually};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer, VERSIONS, wait_until};
 use crate::security::token;
 use crate::sessions::RawClient;
 
@@ -319,7 +319,7 @@ fn a_user_sees_their_own_jobs_and_their_sensors_and_those_of_the_nodes() {
     // Live: also of a job whose first batch comes before its record.
     let response = server.response("/api/v1/watch?pattern=/**", Some(&format!("Bearer {anna}")));
     let mut lines = BufReader::new(response.into_body().into_reader()).lines();
-    eventually("the watcher", || (server.metric("wholegrain_server_watchers") == 1.0).then_some(()));
+    wait_until("the watcher", || server.metric("wholegrain_server_watchers") == 1.0);
     let early = job_schema("n1", "14");
     let ids = [
         agent.schema(&early),
@@ -341,6 +341,6 @@ fn jobs_older_than_they_are_kept_are_forgotten() {
     let ended = JobRecord { to: Some(NOON), ..record("1", "n1", "anna", NOON - SECOND, 1) };
     assert_eq!(send(&mut agent, &ended), ReasonCode::SUCCESS);
     assert_eq!(send(&mut agent, &record("2", "n1", "anna", NOON, 1)), ReasonCode::SUCCESS);
-    eventually("the old one is gone", || (jobs(&server, "", &server.token) == ["2"]).then_some(()));
+    wait_until("the old one is gone", || jobs(&server, "", &server.token) == ["2"]);
     assert_eq!(server.metric("wholegrain_server_store_jobs_dropped_total"), 1.0);
 }

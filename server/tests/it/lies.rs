@@ -5,7 +5,7 @@ use wholegrain_transport::client::{ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 use wholegrain_transport::payload;
 
-use crate::harness::{DEADLINE, NOON, SECOND, TestAgent, TestServer, batch, eventually, needed, schema};
+use crate::harness::{DEADLINE, NOON, SECOND, TestAgent, TestServer, batch, needed, schema, wait_until};
 
 /// An agent of MQTT 5, whose refusals have reasons, with a known schema.
 fn announced(server: &TestServer, name: &str, group: &str, sensor: &str) -> (TestAgent, Schema) {
@@ -93,7 +93,7 @@ fn a_batch_of_a_schema_that_was_changed_after_it_was_hashed_waits_for_the_true_o
     });
     assert!(ended.is_some(), "a batch whose schema does not come ends its connection");
     let waiting = || server.metric("wholegrain_server_waiting_for_schema");
-    eventually("nothing waits", || (waiting() == 0.0).then_some(()));
+    wait_until("nothing waits", || waiting() == 0.0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::harness::eventually;
+use crate::harness::wait_for;
 
 static LINES: LazyLock<Mutex<Vec<String>>> = LazyLock::new(Mutex::default);
 
@@ -26,7 +26,7 @@ impl CapturedLog {
     #[track_caller]
     pub fn line_of(&self, client: SocketAddr, what: &str) -> String {
         let wanted = format!("{client}");
-        eventually(&format!("a log line about {what}"), || {
+        wait_for(&format!("a log line about {what}"), || {
             LINES.lock().unwrap().iter().find(|line| line.contains(&wanted)).cloned()
         })
     }

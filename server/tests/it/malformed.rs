@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{DEADLINE, PASSWORD, TestServer, eventually};
+use crate::harness::{DEADLINE, PASSWORD, TestServer, wait_until};
 use crate::log;
 
 pub fn text(text: &str) -> Vec<u8> {
@@ -168,7 +168,7 @@ fn each_closes_its_own_connection_only(version: Version, cases: &[(&str, &[u8])]
         assert_eq!(server.metric("wholegrain_server_protocol_errors_total"), cases.len() as f64);
         for (gauge, left) in [("connections", 1.0), ("sessions", 1.0), ("subscriptions", 0.0), ("in_flight", 0.0)] {
             let name = format!("wholegrain_server_{gauge}");
-            eventually("only the good one is left", || (server.metric(&name) == left).then_some(()));
+            wait_until("only the good one is left", || server.metric(&name) == left);
         }
     }
 }
@@ -220,7 +220,7 @@ fn a_connection_cut_anywhere_in_a_packet_harms_nobody() {
         stream.write_all(&whole[..end]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
     }
-    eventually("all are gone", || (server.metric("wholegrain_server_connections") == 1.0).then_some(()));
+    wait_until("all are gone", || server.metric("wholegrain_server_connections") == 1.0);
     let id = good.publish("a/b", b"");
     good.acked(&[id]);
 }

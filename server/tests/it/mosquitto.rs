@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::harness::{PASSWORD, TestServer, eventually};
+use crate::harness::{PASSWORD, TestServer, wait_until};
 
 struct KillOnDrop(Child);
 
@@ -43,7 +43,7 @@ fn mosquitto_publishes_and_subscribes_in_both_versions_over_tcp_and_tls() {
         subscriber.args(["-t", "site/+/text", "-q", "1", "-v", "-k", "5", "-C", "2"]).stdout(Stdio::piped());
         let mut subscriber =
             KillOnDrop(subscriber.spawn().expect("mosquitto_sub, of the Debian package mosquitto-clients"));
-        eventually("the subscription", || (server.metric("wholegrain_server_subscriptions") == 1.0).then_some(()));
+        wait_until("the subscription", || server.metric("wholegrain_server_subscriptions") == 1.0);
         for (qos, topic) in [("0", "site/a/text"), ("1", "site/b/text"), ("1", "elsewhere")] {
             let output =
                 publish(&server, version, tls, &["-q", qos, "-t", topic, "-m", &format!("{version} {tls} {qos}")]);
@@ -53,7 +53,7 @@ fn mosquitto_publishes_and_subscribes_in_both_versions_over_tcp_and_tls() {
             BufReader::new(subscriber.0.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
         assert_eq!(lines, [format!("site/a/text {version} {tls} 0"), format!("site/b/text {version} {tls} 1")]);
         assert!(subscriber.0.wait().unwrap().success());
-        eventually("its end", || (server.metric("wholegrain_server_subscriptions") == 0.0).then_some(()));
+        wait_until("its end", || server.metric("wholegrain_server_subscriptions") == 0.0);
     }
 }
 

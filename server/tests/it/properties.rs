@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wholegrain_server::access::Role;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{HttpResponse, NOON, SECOND, TestAgent, TestServer, eventually, schema};
+use crate::harness::{HttpResponse, NOON, SECOND, TestAgent, TestServer, schema, wait_for};
 use crate::security::token;
 
 const PATH: &str = "/api/v1/properties";
@@ -65,7 +65,7 @@ fn properties_are_set_shown_and_taken_back() {
     agent.acked(&[id]);
     let line = watched.next().unwrap();
     assert!(line.contains("\"value\":42"), "{line}");
-    eventually("sensors.csv has it, though nothing was sealed", || {
+    wait_for("sensors.csv has it, though nothing was sealed", || {
         let csv = std::fs::read_to_string(server.path("server/store/sensors.csv")).unwrap_or_default();
         csv.contains("/site/n1/MemFree,\"kBy\",gauge,int,2,").then_some(())
     });
@@ -148,7 +148,7 @@ fn only_administrators_set_and_the_audit_log_tells() {
         assert_eq!(server.get_as(&format!("{PATH}?pattern=/**"), Some(&format!("Bearer {other}"))).status, 200);
     }
     assert_eq!(put(&server, "", json!([{ "pattern": "/site/**", "unit": "KiBy" }])).status, 200);
-    eventually("the audit log", || {
+    wait_for("the audit log", || {
         let text = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap();
         let has = |parts: &[&str]| text.lines().any(|line| parts.iter().all(|part| line.contains(part)));
         (has(&["\"manage\"", "\"ok\"", "/site/**", "KiBy"])

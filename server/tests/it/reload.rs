@@ -7,7 +7,7 @@ use wholegrain_server::certificates::CertificateFile;
 use wholegrain_transport::client::Client;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{NOON, TestServer, eventually, schema};
+use crate::harness::{NOON, TestServer, schema, wait_until};
 
 /// Replaces the server's certificate by a new one of the same authority.
 fn renew(server: &TestServer) -> String {
@@ -93,7 +93,7 @@ fn certificates_that_change_are_noticed_and_their_end_is_a_metric() {
     let server = TestServer::start_with_root("certificates_every = \"100ms\"\n");
     let new = renew(&server);
     let port = server.addresses.mqtt_tls.unwrap().port();
-    eventually("the new certificate", || (shown(port, &[]).as_ref() == Ok(&new)).then_some(()));
+    wait_until("the new certificate", || shown(port, &[]).as_ref() == Ok(&new));
     let end = CertificateFile::read(&server.path("server/server.pem")).unwrap().not_after;
     let metrics = server.get("/metrics").text().to_owned();
     let lines: Vec<&str> =
@@ -192,7 +192,7 @@ fn the_level_of_the_log_changes_for_a_while() {
     let set = server.send("PUT", "/api/v1/server/log?level=debug&for=200ms");
     assert_eq!((set.status, &set.json()["level"], &set.json()["configured"]), (200, &"debug".into(), &"info".into()));
     assert!(set.json()["until"].as_str().unwrap().ends_with('Z'));
-    eventually("the level before", || (level() == "info").then_some(()));
+    wait_until("the level before", || level() == "info");
     assert_eq!(server.send("PUT", "/api/v1/server/log?level=warn").json()["until"], serde_json::Value::Null);
     assert_eq!(level(), "warn");
     for (query, expected) in [

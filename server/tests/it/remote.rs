@@ -1,13 +1,14 @@
 //! Mosquitto between agents and the server, and both of them restarted.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use wholegrain_testkit::free_port;
 use wholegrain_transport::client::{ClientConfig, Event};
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{DEADLINE, TestAgent, TestServer, eventually, schema};
+use crate::harness::{DEADLINE, TestAgent, TestServer, schema, wait_for, wait_until};
 
 struct Mosquitto {
     child: Child,
@@ -26,7 +27,7 @@ impl Mosquitto {
         let program = if Path::new("/usr/sbin/mosquitto").exists() { "/usr/sbin/mosquitto" } else { "mosquitto" };
         let child = Command::new(program).arg("-c").arg(&conf).stderr(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.expect("mosquitto, of the Debian package of this name");
-        eventually("mosquitto listens", || TcpStream::connect(("127.0.0.1", port)).ok());
+        wait_for("mosquitto listens", || TcpStream::connect(("127.0.0.1", port)).ok());
         Self { child, port }
     }
 
@@ -43,16 +44,6 @@ impl Drop for Mosquitto {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A loopback port that nobody listens on now. Below those that systems give to outgoing connections and to listeners that leave the
-/// choice to them: no other test gets it in between.
-fn free_port() -> u16 {
-    use std::sync::atomic::{AtomicU16, Ordering};
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = (std::process::id() % 15_000) as u16;
-    let mut ports = (0..15_000).map(|_| 12_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed) % 15_000) % 15_000);
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free loopback port")
 }
 
 fn now_ns() -> i64 {
@@ -80,7 +71,7 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
         ));
         let connected =
             |server: &TestServer| (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(());
-        eventually("the connection", || connected(&server));
+        wait_for("the connection", || connected(&server));
         let schema = schema("n1", "g", "bytes");
         let start = now_ns() - 60_000_000_000;
         let (mut acked, mut sent) = (0, 0);
@@ -93,7 +84,7 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
                 2 => server.stop(),
                 3 => {
                     server = server.restart();
-                    eventually("the connection", || connected(&server));
+                    wait_for("the connection", || connected(&server));
                 }
                 _ => {}
             }
@@ -115,10 +106,10 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
                 acked += 1;
             }
         }
-        eventually("everything acknowledged", || {
+        wait_for("everything acknowledged", || {
             (rows(&server, "/site/n1/bytes") == acked && rows(&server, "/site/n1/schemaless") == acked).then_some(())
         });
-        eventually("nothing in flight", || (server.metric("wholegrain_server_in_flight") == 0.0).then_some(()));
+        wait_until("nothing in flight", || server.metric("wholegrain_server_in_flight") == 0.0);
         server.stop();
         drop(broker);
     }
@@ -131,7 +122,7 @@ fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
     let server = TestServer::start_remote(&format!(
         "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nclient_id = \"wg\"\ntrust = [\"/site/n1\"]\n"
     ));
-    eventually("the connection", || (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(()));
+    wait_until("the connection", || server.metric("wholegrain_server_remotes_connected") == 1.0);
     let mut agent = publisher(broker.port, Version::V5, "n1");
     agent.client.subscribe("wholegrain/v1/need/n1").unwrap();
     assert!(matches!(agent.event(), Event::Subscribed { .. }));
@@ -151,7 +142,7 @@ fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
     assert_eq!(asked, ("wholegrain/v1/need/n1".to_owned(), vec![good.hash()]));
     agent.schema(&good);
     agent.client.flush().unwrap();
-    let found = eventually("the batch and the reading", || {
+    let found = wait_for("the batch and the reading", || {
         let found: Vec<String> = server.newest("/site/**").into_iter().map(|(value, _)| value).collect();
         (found.len() == 2).then_some(found)
     });
@@ -168,8 +159,8 @@ fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
         agent.publish(&format!("wholegrain/v1/job/{node}"), &serde_json::to_vec(&record).unwrap());
     }
     agent.client.flush().unwrap();
-    eventually("a job", || (server.get("/api/v1/jobs").json()["jobs"][0]["job"] == "of-n1-at-8").then_some(()));
-    eventually("the counts", || {
+    wait_until("a job", || server.get("/api/v1/jobs").json()["jobs"][0]["job"] == "of-n1-at-8");
+    wait_for("the counts", || {
         let count = |name: &str| server.metric(&format!("wholegrain_server_remote_{name}_total"));
         // Of the records of jobs one below a path that is not trusted, and one of another node than its topic.
         (count("refused") == 4.0 && count("ignored") == 0.0 && count("messages") == 8.0).then_some(())

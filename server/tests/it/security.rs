@@ -13,7 +13,7 @@ use wholegrain_server::issue_agent_certificate;
 use wholegrain_transport::client::{Client, ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, eventually, hash, schema};
+use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, hash, schema, wait_for, wait_until};
 
 /// A user of mosquitto's clients over TCP.
 fn mosquitto(server: &TestServer, program: &str, version: &str, user: &str, password: &str) -> Command {
@@ -50,7 +50,7 @@ fn clients_publish_and_hear_what_they_may_and_nothing_else() {
     let acl = "password_file = \"passwords\"\n[[mqtt.acl]]\nidentity = \"desk\"\npublish = [\"news/#\"]\nsubscribe = [\"news/+\", \"text/#\"]";
     let server = TestServer::start_strict(acl);
     write_users(&server, &["desk"]);
-    eventually("the new user", || {
+    wait_for("the new user", || {
         run(&mut mosquitto(&server, "mosquitto_pub", "mqttv5", "desk", PASSWORD), &["-t", "news/a", "-m", "x"])
             .0
             .then_some(())
@@ -85,7 +85,7 @@ fn clients_publish_and_hear_what_they_may_and_nothing_else() {
         }
         let mut reader = mosquitto(&server, "mosquitto_sub", version, "desk", PASSWORD);
         let reader = reader.args(["-t", "news/+", "-C", "1", "-W", "60"]).stdout(Stdio::piped()).spawn().unwrap();
-        eventually("the subscription", || (server.metric("wholegrain_server_subscriptions") == 1.0).then_some(()));
+        wait_until("the subscription", || server.metric("wholegrain_server_subscriptions") == 1.0);
         assert!(publish("desk", "news/today").0);
         assert_eq!(reader.wait_with_output().unwrap().stdout, b"x\n");
     }
@@ -99,7 +99,7 @@ fn clients_publish_and_hear_what_they_may_and_nothing_else() {
         }
     }
     assert!(server.metric("wholegrain_server_subscriptions_refused_total") >= 10.0);
-    eventually("the audit log", || {
+    wait_for("the audit log", || {
         (!audited(&server, &["\"publish\"", "\"refused\"", "news/a", "n1"]).is_empty()).then_some(())
     });
     assert!(!audited(&server, &["\"subscribe\"", "\"refused\""]).is_empty());
@@ -132,7 +132,7 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
             let reason = if name == "cpu" { ReasonCode::NOT_AUTHORIZED } else { ReasonCode::SUCCESS };
             assert_eq!(other.event(), Event::Acked { packet_id, reason }, "{name}");
         }
-        eventually("a line that names the owner", || {
+        wait_for("a line that names the owner", || {
             (!audited(server, &["\"who\":\"cpu\"", "/site/n1 belongs to \\\"n1\\\""]).is_empty()).then_some(())
         });
     };
@@ -208,7 +208,7 @@ fn who_guesses_waits_and_nobody_else_does() {
     write_users(&server, &["n2", "n3"]);
     let (wrong, must_wait) = (Err(ReasonCode::BAD_USER_OR_PASSWORD), Err(ReasonCode::CONNECTION_RATE_EXCEEDED));
     // Not by trying to log in: failures are audited at a bounded rate, and those below must be among them.
-    eventually("the new users", || (reloads() > before).then_some(()));
+    wait_until("the new users", || reloads() > before);
     assert_eq!(login(&server, Version::V5, "n3", PASSWORD), Ok(()));
     for user in ["n1", "n3", "nobody"] {
         for _ in 0..3 {
@@ -231,8 +231,8 @@ fn who_guesses_waits_and_nobody_else_does() {
     // An administrator who gives a new password lets the user in at once.
     let other = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$Zm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm8";
     users::set(&server.path("server/passwords"), "n3", other, UserChange::Changed).unwrap();
-    eventually("the new password", || (login(&server, Version::V5, "n3", PASSWORD) == wrong).then_some(()));
-    eventually("the audit log", || {
+    wait_until("the new password", || login(&server, Version::V5, "n3", PASSWORD) == wrong);
+    wait_for("the audit log", || {
         (!audited(&server, &["\"mqtt_login\"", "\"failed\"", "\"who\":\"nobody\""]).is_empty()).then_some(())
     });
     assert!(audited(&server, &["guess"]).is_empty() && audited(&server, &[PASSWORD]).is_empty());
@@ -244,13 +244,13 @@ fn a_user_who_is_removed_is_disconnected_and_stays_out() {
     write_users(&server, &["n2"]);
     let mut config = server.plain(Version::V5);
     (config.client_id, config.user) = ("n2".to_owned(), Some("n2".to_owned()));
-    let mut client = eventually("the new user", || Client::connect(&config).ok());
+    let mut client = wait_for("the new user", || Client::connect(&config).ok());
     users::remove(&server.path("server/passwords"), "n2").unwrap();
     assert!(matches!(client.poll(DEADLINE), Err(ClientError::Closed { .. })), "the connection ends");
     assert_eq!(login(&server, Version::V5, "n2", PASSWORD), Err(ReasonCode::BAD_USER_OR_PASSWORD));
     // A file that is wrong changes nothing.
     std::fs::write(server.path("server/passwords"), "nonsense\n").unwrap();
-    eventually("a line about it", || {
+    wait_for("a line about it", || {
         (!audited(&server, &["\"reload\"", "\"failed\"", "line 1"]).is_empty()).then_some(())
     });
     assert_eq!(login(&server, Version::V5, "n1", PASSWORD), Ok(()));
@@ -270,7 +270,7 @@ fn a_revoked_certificate_is_refused_and_its_connection_ends() {
         assert!(matches!(client.poll(DEADLINE), Err(ClientError::Closed { .. })), "the connection ends");
         assert!(Client::connect(&config).is_err());
         assert!(Client::connect(&server.mutual(version, "n2")).is_ok(), "others are not concerned");
-        eventually("the audit log", || (!audited(&server, &[&name, "is revoked"]).is_empty()).then_some(()));
+        wait_until("the audit log", || !audited(&server, &[&name, "is revoked"]).is_empty());
     }
     assert!(server.metric("wholegrain_server_certificates_refused_total") >= 2.0);
 }
@@ -318,7 +318,7 @@ fn a_tokens_role_says_what_it_opens() {
     for part in ["reader", "role user", "may not see the server's metrics", "admin or support"] {
         assert!(said.contains(part), "no {part:?}: {said}");
     }
-    eventually("the audit log", || {
+    wait_for("the audit log", || {
         (!audited(&server, &["\"http_request\"", "\"refused\"", "reader"]).is_empty()).then_some(())
     });
     // InfluxDB's clients write the header their way.
@@ -347,7 +347,7 @@ fn tokens_end_and_are_revoked_and_so_are_the_streams_that_they_opened() {
     let server = TestServer::start_strict("");
     let (_, brief) = token(&server, "brief", Role::User, Some(now().saturating_add(5_000_000_000)));
     let (status, said) =
-        eventually("its end", || Some(curl(&server, "/api/v1/sensors", &brief)).filter(|said| said.0 == 401));
+        wait_for("its end", || Some(curl(&server, "/api/v1/sensors", &brief)).filter(|said| said.0 == 401));
     assert!(status == 401 && said.contains("\\\"brief\\\" expired at"), "{said}");
 
     let (id, watcher) = token(&server, "watcher", Role::User, None);
@@ -356,7 +356,7 @@ fn tokens_end_and_are_revoked_and_so_are_the_streams_that_they_opened() {
     tokens::revoke(&server.path("server/tokens"), &id, now()).unwrap();
     let ended = response.body_mut().as_reader().read(&mut [0; 10]);
     assert!(ended.is_err(), "cut off, not ended as if it were whole: {ended:?}");
-    eventually("the watcher's end", || (server.metric("wholegrain_server_watchers") == 0.0).then_some(()));
+    wait_until("the watcher's end", || server.metric("wholegrain_server_watchers") == 0.0);
     let (status, said) = curl(&server, "/api/v1/sensors", &watcher);
     assert!(status == 401 && said.contains("\\\"watcher\\\" was revoked at"), "{said}");
 }
@@ -389,7 +389,7 @@ fn an_identity_that_comes_a_hundred_times_makes_one_line() {
         assert_eq!(server.get("/api/v1/sensors").status, 200);
     }
     drop(server.agent(&server.mutual(Version::V5, "n2")));
-    eventually("the last line", || (!audited(&server, &["\"mqtt_login\"", "\"who\":\"n2\""]).is_empty()).then_some(()));
+    wait_until("the last line", || !audited(&server, &["\"mqtt_login\"", "\"who\":\"n2\""]).is_empty());
     assert_eq!(audited(&server, &["\"mqtt_login\"", "\"ok\"", "\"who\":\"n1\""]).len(), 1);
     assert_eq!(audited(&server, &["\"http_login\"", "\"ok\"", "wholegrain command"]).len(), 1);
     use std::os::unix::fs::PermissionsExt;

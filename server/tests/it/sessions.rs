@@ -11,7 +11,7 @@ use wholegrain_transport::mqtt::{
     Subscription, Text, Version, Will,
 };
 
-use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, batch, eventually, schema};
+use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, batch, schema, wait_for, wait_until};
 
 const ANONYMOUS: &str = "anonymous = true";
 
@@ -172,7 +172,7 @@ fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but
         raw.send(Packet::PubRec(ack(before[1].packet_id.unwrap())));
         assert_eq!(raw.next(), Packet::PubRel(ack(before[1].packet_id.unwrap())));
         drop(raw);
-        eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
+        wait_until("it is away", || server.metric("wholegrain_server_sessions_kept") == 1.0);
         other.publish("a/c", "4", QoS::AtLeastOnce, 4, false);
         other.publish("a/c", "5", QoS::AtMostOnce, 0, false);
         other.ping();
@@ -197,13 +197,13 @@ fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but
         let mut raw = RawClient::open(&server, connect(version, &id, false, 60)).0;
         raw.subscribe("a/#", QoS::AtLeastOnce);
         drop((raw, other));
-        eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
+        wait_until("it is away", || server.metric("wholegrain_server_sessions_kept") == 1.0);
         assert_eq!(server.metric("wholegrain_server_subscriptions"), 1.0);
         server = server.restart();
         let (_, connack) = RawClient::open(&server, connect(version, &id, false, 0));
         assert!(!connack.session_present, "sessions do not survive the server");
         drop(RawClient::open(&server, connect(version, &id, true, 0)));
-        eventually("it is gone", || (server.metric("wholegrain_server_sessions") == 0.0).then_some(()));
+        wait_until("it is gone", || server.metric("wholegrain_server_sessions") == 0.0);
     }
 }
 
@@ -218,7 +218,7 @@ fn sessions_end_in_time_and_leave_nothing_behind() {
         raw.subscribe("a/#", QoS::AtLeastOnce);
         raw.subscribe("$share/g/b", QoS::AtLeastOnce);
         drop(raw);
-        eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
+        wait_until("it is away", || server.metric("wholegrain_server_sessions_kept") == 1.0);
         let mut other = RawClient::new(&server, version, "other");
         other.publish("a/b", "1", QoS::AtLeastOnce, 1, false);
         other.publish("b", "2", QoS::AtLeastOnce, 2, false);
@@ -226,7 +226,7 @@ fn sessions_end_in_time_and_leave_nothing_behind() {
         other.send(Packet::Disconnect(Disconnect::default()));
         for gauge in ["sessions", "sessions_kept", "subscriptions", "queued_bytes"] {
             let gauge = format!("wholegrain_server_{gauge}");
-            eventually(&gauge, || (server.metric(&gauge) == 0.0).then_some(()));
+            wait_for(&gauge, || (server.metric(&gauge) == 0.0).then_some(()));
         }
     }
     assert_eq!(server.metric("wholegrain_server_sessions_expired_total"), 2.0);
@@ -238,7 +238,7 @@ fn what_waits_for_an_absent_client_is_bounded_and_the_rest_is_dropped_and_counte
     let mut raw = RawClient::open(&server, connect(Version::V5, "a", false, 60)).0;
     raw.subscribe("t", QoS::AtLeastOnce);
     drop(raw);
-    eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
+    wait_until("it is away", || server.metric("wholegrain_server_sessions_kept") == 1.0);
     let mut other = RawClient::new(&server, Version::V5, "other");
     for id in 1..=8 {
         other.publish("t", format!("{id}"), QoS::AtLeastOnce, id, false);
@@ -344,7 +344,7 @@ fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
         // Subscribes and leaves at once; what is published then waits for it.
         let left = mosquitto(&server, "mosquitto_sub", &[&session[..], &["-E"]].concat()).status().unwrap();
         assert!(left.success());
-        eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
+        wait_until("it is away", || server.metric("wholegrain_server_sessions_kept") == 1.0);
         let lines: String = (0..40).map(|i| format!("{version} {i}\n")).collect();
         let publish = ["-V", version, "-q", "2", "-t", "t/x", "-l"];
         let mut publisher = mosquitto(&server, "mosquitto_pub", &publish).stdin(Stdio::piped()).spawn().unwrap();
@@ -357,7 +357,7 @@ fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
         let before = server.metric("wholegrain_server_subscriptions");
         let members =
             [(), ()].map(|()| mosquitto(&server, "mosquitto_sub", &sub).stdout(Stdio::piped()).spawn().unwrap());
-        eventually("both", || (server.metric("wholegrain_server_subscriptions") == before + 2.0).then_some(()));
+        wait_until("both", || server.metric("wholegrain_server_subscriptions") == before + 2.0);
         let lines: Vec<String> = (0..20).map(|i| format!("{i:02}")).collect();
         let publish = ["-V", version, "-q", "2", "-t", "s/x", "-l"];
         let mut publisher = mosquitto(&server, "mosquitto_pub", &publish).stdin(Stdio::piped()).spawn().unwrap();
@@ -372,7 +372,7 @@ fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
         assert_eq!(got, lines, "{version}");
         let clean = ["-V", version, "-i", "keeper", "-t", "t/#", "-E"];
         assert!(mosquitto(&server, "mosquitto_sub", &clean).status().unwrap().success());
-        eventually("its end", || (server.metric("wholegrain_server_sessions") == 0.0).then_some(()));
+        wait_until("its end", || server.metric("wholegrain_server_sessions") == 0.0);
     }
     assert_eq!(server.metric("wholegrain_server_messages_dropped_total"), 0.0);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{DEADLINE, PASSWORD, TestServer, eventually};
+use crate::harness::{DEADLINE, PASSWORD, TestServer, wait_until};
 use crate::malformed::{connect_keeping, packet, text};
 
 /// How many slow clients there are at once.
@@ -16,10 +16,10 @@ const GAUGES: [&str; 5] = ["sessions", "subscriptions", "in_flight", "in_flight_
 /// Nothing is left of all clients but one that is well and has nothing in flight.
 #[track_caller]
 fn only_one_is_left(server: &TestServer) {
-    eventually("the others are gone", || (server.metric("wholegrain_server_connections") == 1.0).then_some(()));
+    wait_until("the others are gone", || server.metric("wholegrain_server_connections") == 1.0);
     for gauge in GAUGES {
         let left = if gauge == "sessions" { 1.0 } else { 0.0 };
-        eventually(gauge, || (server.metric(&format!("wholegrain_server_{gauge}")) == left).then_some(()));
+        wait_until(gauge, || server.metric(&format!("wholegrain_server_{gauge}")) == left);
     }
 }
 
@@ -115,7 +115,7 @@ fn who_subscribes_and_never_reads_is_closed_and_holds_up_nobody() {
     stream.write_all(&connect_keeping("n1", PASSWORD, 0)).unwrap();
     let subscribe = packet(0x82, &[vec![0, 1], text("site/#"), vec![1]].concat());
     stream.write_all(&subscribe).unwrap();
-    eventually("the subscription", || (server.metric("wholegrain_server_subscriptions") == 1.0).then_some(()));
+    wait_until("the subscription", || server.metric("wholegrain_server_subscriptions") == 1.0);
     let large = vec![7; 256 << 10];
     let deadline = Instant::now() + DEADLINE;
     while server.metric("wholegrain_server_timeouts_total") == 0.0 {

@@ -8,7 +8,7 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{NOON, SECOND, TestAgent, TestServer, eventually, now_ns};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer, now_ns, wait_for, wait_until};
 use crate::security::token;
 
 /// A gauge and a counter of a node, or of what is below it.
@@ -168,7 +168,7 @@ fn what_is_refused_says_where_and_changes_nothing() {
     let history = server.get("/api/v1/virtual/history?path=/site/total").json()["history"].clone();
     assert_eq!(history.as_array().unwrap().len(), 2);
     assert_eq!((&history[1]["definition"], history[0]["who"].as_str().unwrap().is_empty()), (&Value::Null, false));
-    eventually("the audit log", || {
+    wait_for("the audit log", || {
         let text = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap_or_default();
         text.contains("virtual sensors: defined /site/mean; removed /site/total").then_some(())
     });
@@ -250,7 +250,7 @@ fn watched_as_the_readings_come() {
     define(&server, "/site/hidden", "<n1/power>", "W");
     let response = server.response("/api/v1/watch?pattern=/site/total", Some(&format!("Bearer {}", server.token)));
     let mut lines = BufReader::new(response.into_body().into_reader()).lines();
-    eventually("the watcher", || (server.metric("wholegrain_server_watchers") == 1.0).then_some(()));
+    wait_until("the watcher", || server.metric("wholegrain_server_watchers") == 1.0);
     // Two nodes' power for each second, until a line arrives.
     let (sender, received) = std::sync::mpsc::channel::<()>();
     let reader = std::thread::spawn(move || {
@@ -262,7 +262,7 @@ fn watched_as_the_readings_come() {
         found
     });
     let mut next = now_ns() / SECOND * SECOND;
-    eventually("a line of the computed sensor", || {
+    wait_for("a line of the computed sensor", || {
         if now_ns() >= next {
             for (agent, value) in [(&mut agent, 3), (&mut other, 4)] {
                 let schema = schema(&agent.name, "power", "power", "W", false);

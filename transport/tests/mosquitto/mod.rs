@@ -1,25 +1,16 @@
 //! Starts the real Mosquitto on a free loopback port, and makes certificates for it.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use wholegrain_testkit::free_port;
 
 const PROGRAM: &str = "/usr/sbin/mosquitto";
 const DEADLINE: Duration = Duration::from_secs(30);
-
-/// A loopback port that nobody listens on now. Below those that systems give to outgoing connections and to listeners that leave the
-/// choice to them: no other test gets it in between.
-fn free_port() -> u16 {
-    use std::sync::atomic::{AtomicU16, Ordering};
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = (std::process::id() % 15_000) as u16;
-    let mut ports = (0..15_000).map(|_| 12_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed) % 15_000) % 15_000);
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free loopback port")
-}
 
 pub struct Mosquitto {
     child: Child,
