@@ -16,7 +16,7 @@ fn main() {
     };
     let number = |at: usize, default: u64| -> u64 {
         let given = arguments.get(at).map(|text| text.parse());
-        given.unwrap_or(Ok(default)).unwrap_or_else(|_| panic!("argument {at}: a number is wanted"))
+        given.unwrap_or(Ok(default)).unwrap_or_else(|_| panic!("argument {at} is not a number"))
     };
     let text = std::fs::read_to_string(&client).unwrap_or_else(|error| panic!("{}: {error}", client.display()));
     let value = |key: &str| -> String {

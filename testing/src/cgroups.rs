@@ -1,12 +1,11 @@
-//! Real cgroups of the kernel, named as a resource manager names a job's, with real processes in them: jobs without a resource
-//! manager.
+//! Real cgroups of the kernel, named like those of a resource manager, with real processes: jobs without a resource manager.
 //!
-//! - In: which jobs a test wants.
-//! - Out: directories in every hierarchy that this machine has, and processes in them.
-//! - Never: a directory left behind, however the test ends; anything in another's directory.
+//! - Input: the jobs that a test needs.
+//! - Output: directories in every hierarchy of this machine, and processes in them.
+//! - Never: a directory left behind, even after a panic; anything in another's directory.
 //!
-//! Everything of one [`Cgroups`] lies in a directory of its own in each hierarchy. A folder beside [`Cgroups::root`] has links to
-//! those directories as if each were a whole hierarchy, so that tests beside each other see their own jobs only.
+//! All cgroups of one [`Cgroups`] are below one directory in each hierarchy. A directory beside [`Cgroups::root`] has links to them as if each were
+//! a whole hierarchy, so that concurrent tests see only their own jobs.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -17,16 +16,16 @@ use std::time::{Duration, Instant};
 
 use crate::Process;
 
-/// Where the hierarchies are mounted.
+/// The mount point of the hierarchies.
 pub const MOUNT: &str = "/sys/fs/cgroup";
-/// The version 1 controllers that a job gets directories of, where the machine has them.
+/// The version 1 controllers that a job uses if the machine has them.
 const V1: [&str; 8] = ["cpu", "cpuacct", "memory", "blkio", "pids", "cpuset", "freezer", "devices"];
-/// The folder of links.
+/// The directory of the links.
 const LINKS: &str = "links";
 /// How long a directory may be busy after its last process was killed.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 
-/// Directories of a test's own in every hierarchy of this machine.
+/// The directories of one test in every hierarchy of this machine.
 pub struct Cgroups {
     name: String,
     folder: tempfile::TempDir,
@@ -35,11 +34,11 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Why none can be made here; `None` when they can.
+    /// Why cgroups cannot be created here; `None` if they can.
     pub fn missing() -> Option<String> {
-        // SAFETY: geteuid takes nothing and cannot fail.
+        // SAFETY: geteuid takes no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            return Some("making cgroups needs root".into());
+            return Some("creating cgroups requires root".into());
         }
         let any = V1.iter().any(|controller| is_hierarchy(&Path::new(MOUNT).join(controller), "tasks"));
         if any || v2_mount().is_some() {
@@ -48,13 +47,13 @@ impl Cgroups {
         Some(format!("no cgroup hierarchy below {MOUNT}"))
     }
 
-    /// Makes them, in version 1 hierarchies and the unified one, as far as this machine has them.
+    /// Creates the directories in all version 1 hierarchies and the unified one.
     #[track_caller]
     pub fn new() -> Self {
         Self::of(&V1)
     }
 
-    /// The same in these version 1 hierarchies only, and the unified one.
+    /// Creates the directories in these version 1 hierarchies and the unified one.
     #[track_caller]
     pub fn of(controllers: &[&'static str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -87,34 +86,34 @@ impl Cgroups {
         dir
     }
 
-    /// An empty folder, for `[roots] cgroup`; [`links`] has what lies beside it.
+    /// An empty directory for `[roots] cgroup`; [`links`] returns the directory beside it.
     pub fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
-    /// The directory in a hierarchy, by its controller's name or as `unified`.
+    /// The directory in a hierarchy, by its controller's name or `unified`.
     pub fn hierarchy(&self, name: &str) -> Option<&Path> {
         let v2 = self.v2.as_ref().filter(|_| name == "unified");
         self.v1.get(name).or(v2).map(PathBuf::as_path)
     }
 
-    /// Whether a version 1 controller is here.
+    /// Whether the machine has a version 1 controller.
     pub fn has(&self, controller: &str) -> bool {
         self.v1.contains_key(controller)
     }
 
-    /// Whether the unified hierarchy is here.
+    /// Whether the machine has the unified hierarchy.
     pub fn has_v2(&self) -> bool {
         self.v2.is_some()
     }
 
-    /// A job as Slurm makes it, with one step and one task, in every hierarchy.
+    /// Creates a job with Slurm's names, with one step and one task, in every hierarchy.
     #[track_caller]
     pub fn job(&self, id: &str, uid: u32) -> JobGroup {
         self.job_in(id, uid, true, true)
     }
 
-    /// The same in version 1 hierarchies only, or in the unified one only.
+    /// Creates a job in version 1 hierarchies only, or in the unified one only.
     #[track_caller]
     pub fn job_in(&self, id: &str, uid: u32, v1: bool, v2: bool) -> JobGroup {
         let mut job = JobGroup { id: id.to_owned(), v1: BTreeMap::new(), v2: None };
@@ -149,7 +148,7 @@ impl Drop for Cgroups {
     }
 }
 
-/// One job: its directory in each hierarchy. Removed with everything in it when dropped.
+/// A job with a directory in each hierarchy. Removed with all its content when dropped.
 pub struct JobGroup {
     id: String,
     v1: BTreeMap<&'static str, PathBuf>,
@@ -157,7 +156,6 @@ pub struct JobGroup {
 }
 
 impl JobGroup {
-    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -172,26 +170,23 @@ impl JobGroup {
         self.v2.as_deref()
     }
 
-    /// All its directories.
     pub fn dirs(&self) -> impl Iterator<Item = &Path> {
         self.v1.values().chain(&self.v2).map(PathBuf::as_path)
     }
 
-    /// Where its task's processes are: a process that writes `0` to all of these files is one.
+    /// The files of its task's processes: a process that writes `0` to all of them joins the task.
     pub fn task_files(&self) -> Vec<PathBuf> {
         let v1 = self.v1.values().map(|dir| dir.join("step_0/task_0/cgroup.procs"));
         let v2 = self.v2.iter().map(|dir| dir.join("step_0/user/task_0/cgroup.procs"));
         v1.chain(v2).collect()
     }
 
-    /// Starts a program as the job's task, with its output in `log`. It is in all of the job's cgroups before its first instruction.
+    /// Starts a program as the job's task with its output in `log`. The program is in all cgroups of the job before its first instruction.
     #[track_caller]
     pub fn start(&self, command: &mut Command, log: &Path) -> Process {
         let files = self.task_files();
         let enter = move || files.iter().try_for_each(|file| std::fs::write(file, "0"));
-        // SAFETY: between fork and exec the child writes to files only; what it allocates is its own, and the process that
-        // forks holds no lock of the allocator's in another thread that this small path needs beyond what glibc's fork
-        // handlers make safe.
+        // SAFETY: between fork and exec the child only writes to files. Its allocations are safe because glibc's fork handlers unlock the allocator.
         unsafe { command.pre_exec(enter) };
         Process::start(command, log)
     }
@@ -202,13 +197,13 @@ impl JobGroup {
         self.start(Command::new("sh").args(["-c", "while :; do :; done"]), Path::new("/dev/null"))
     }
 
-    /// Starts a process that does nothing until it is killed.
+    /// Starts an idle process.
     #[track_caller]
     pub fn idle(&self) -> Process {
         self.start(Command::new("sleep").arg("100000").stdin(Stdio::null()), Path::new("/dev/null"))
     }
 
-    /// CPU time that the kernel has counted for it, s: cpuacct's, or that of the unified hierarchy.
+    /// The job's CPU time counted by the kernel, s: of cpuacct, or of the unified hierarchy.
     pub fn cpu_s(&self) -> Option<f64> {
         if let Some(dir) = self.v1("cpuacct") {
             let text = std::fs::read_to_string(dir.join("cpuacct.usage")).ok()?;
@@ -219,7 +214,7 @@ impl JobGroup {
         Some(line.trim().parse::<f64>().ok()? / 1e6)
     }
 
-    /// Removes one controller's directory, with the processes in it killed.
+    /// Removes the directory of one controller and kills its processes.
     pub fn remove_v1(&mut self, controller: &str) {
         if let Some(dir) = self.v1.remove(controller) {
             remove_tree(&dir);
@@ -240,12 +235,12 @@ impl Drop for JobGroup {
     }
 }
 
-/// Where the links to a test's own directories are, which is what `[jobs] hierarchies` names; none for a machine's own tree.
+/// The directory of links to a test's directories, for `[jobs] hierarchies`; none for the machine's own tree.
 pub fn links(root: &Path) -> Option<PathBuf> {
     Some(root.parent()?.join(LINKS)).filter(|dir| dir.is_dir())
 }
 
-/// Removes what a killed test left: its directories have its process's number in their names.
+/// Removes the directories of killed tests, whose names contain the process id.
 fn remove_orphans(mount: &Path) {
     for entry in std::fs::read_dir(mount).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -256,12 +251,12 @@ fn remove_orphans(mount: &Path) {
     }
 }
 
-/// Whether `dir` is the root of a cgroup hierarchy, which has such a file.
+/// Whether `dir` is the root of a cgroup hierarchy, which has this file.
 fn is_hierarchy(dir: &Path, file: &str) -> bool {
     dir.join(file).is_file()
 }
 
-/// Where the unified hierarchy is mounted, beside version 1 or alone.
+/// The mount point of the unified hierarchy, alone or beside version 1.
 pub fn v2_mount() -> Option<PathBuf> {
     let places = [Path::new(MOUNT).join("unified"), PathBuf::from(MOUNT)];
     places.into_iter().find(|dir| is_hierarchy(dir, "cgroup.controllers"))
@@ -272,14 +267,14 @@ fn make_all(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap_or_else(|e| panic!("making {}: {e}", dir.display()));
 }
 
-/// A version 1 cpuset takes processes only after it was given CPUs and memory nodes, from the top down.
+/// A version 1 cpuset accepts processes only after it has CPUs and memory nodes, set from the top down.
 fn give_cpus(top: &Path, leaf: &Path) {
     let mut dirs: Vec<&Path> = leaf.ancestors().take_while(|dir| dir.starts_with(top)).collect();
     dirs.reverse();
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let whole = std::fs::read_to_string(Path::new(MOUNT).join("cpuset").join(file)).expect("the machine's cpuset");
         for dir in &dirs {
-            // A directory shared by several jobs has them already.
+            // A directory shared by several jobs may have them already.
             let has = std::fs::read_to_string(dir.join(file)).is_ok_and(|text| !text.trim().is_empty());
             if !has {
                 std::fs::write(dir.join(file), whole.trim()).expect("a cpuset's CPUs and memory nodes");
@@ -288,7 +283,7 @@ fn give_cpus(top: &Path, leaf: &Path) {
     }
 }
 
-/// Removes a cgroup with everything below it; what runs in it is killed.
+/// Removes a cgroup with everything below it and kills its processes.
 pub fn remove_tree(dir: &Path) {
     let children = std::fs::read_dir(dir).into_iter().flatten().flatten();
     children.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir())).for_each(|entry| remove_tree(&entry.path()));
@@ -296,7 +291,7 @@ pub fn remove_tree(dir: &Path) {
     while dir.exists() {
         let processes = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         for pid in processes.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 1) {
-            // SAFETY: kill takes two numbers; the process is in a cgroup that this test made.
+            // SAFETY: kill takes two numbers; the process is in a cgroup that this test created.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         match std::fs::remove_dir(dir) {
@@ -329,7 +324,7 @@ mod tests {
         wait_until("the kernel counts", || job.cpu_s().is_some_and(|s| s > 0.05));
         let dirs: Vec<PathBuf> = job.dirs().map(Path::to_owned).collect();
         assert!(!dirs.is_empty() && dirs.iter().all(|dir| dir.is_dir()));
-        // Removed with its process still in it.
+        // The job is dropped while its process runs.
         drop(job);
         assert!(!burning.wait().success());
         drop(cgroups);

@@ -1,11 +1,11 @@
-//! A liquid-cooled system in a model small enough to read: nodes that draw power, a circuit of warm water that takes the heat away,
-//! sensors that are noisy and sometimes silent. Replayed into a real server as days of readings.
+//! A small model of a liquid-cooled system: nodes that use power, a circuit of warm water that removes the heat, and sensors with noise and gaps. It
+//! is replayed into a real server as days of readings.
 //!
-//! - In: a seed, how many nodes, from when to when, how often.
-//! - Out: ClusterCockpit's lines, which carry units; the server makes `/site/…` of them.
-//! - Never: a reading that the model did not measure; what a silent sensor would have said.
+//! - Input: a seed, the number of nodes, a time range, an interval.
+//! - Output: ClusterCockpit lines with units, which the server stores as `/site/…`.
+//! - Never: a reading that the model did not measure; a reading of a silent sensor.
 //!
-//! The cooling circuit is that of `wholegrain up --demo` ([`wholegrain_demo::water`]).
+//! The cooling circuit is the one of `wholegrain up --demo` ([`wholegrain_demo::water`]).
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,47 +16,46 @@ use wholegrain_demo::water::{Circuit, SET_POINTS};
 
 use crate::Random;
 
-/// A node idle and what load adds, W.
+/// The power of an idle node, and the additional power at full load, W.
 const NODE_W: (f64, f64) = (110.0, 290.0);
-/// What beside the nodes is in the racks: switches, and the losses of power supplies as a share.
+/// Power of other parts in the racks: switches, and the losses of power supplies as a fraction.
 const RACK_W: (f64, f64) = (150.0, 0.05);
-/// Of all sensors together, how often one falls silent: once in so many of its readings; and for how many at most.
+/// Sensors become silent once in this number of readings, for at most this number of readings.
 const SILENT: (u64, u64) = (2_000, 30);
-/// Lines of one request.
+/// The most lines of one request.
 const LINES_MAX: usize = 50_000;
 
-/// What is replayed.
+/// The parameters of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay {
-    /// Of the model and its noise.
+    /// The seed of the model and its noise.
     pub seed: u64,
-    /// How many nodes.
     pub nodes: usize,
     /// The first time, s since the Unix epoch.
     pub from_s: i64,
-    /// Before which it ends.
+    /// The end, exclusive, s since the Unix epoch.
     pub to_s: i64,
-    /// Between two readings of a sensor, s.
+    /// The interval of all sensors, s.
     pub every_s: u32,
 }
 
-/// The system at one time.
+/// The state of the system at one time.
 pub struct Facility {
     random: Random,
     every_s: f64,
     nodes: Vec<Node>,
     water: Circuit,
-    /// For how many readings each sensor is silent yet.
+    /// For each sensor, how many more readings it is silent.
     silent: Vec<u64>,
 }
 
-/// A node: what runs on it, and for how long yet.
+/// A node's load and the remaining time of it.
 struct Node {
     load: f64,
     left_s: f64,
 }
 
-/// One measured value: its sensor's tags, its unit, the value.
+/// One measured value with the sensor's tags and unit.
 struct Measured {
     tags: String,
     unit: &'static str,
@@ -64,7 +63,7 @@ struct Measured {
 }
 
 impl Facility {
-    /// At its first time.
+    /// The state at the first time.
     pub fn new(replay: &Replay) -> Self {
         let mut random = Random::new(replay.seed);
         let nodes: Vec<Node> =
@@ -80,13 +79,13 @@ impl Facility {
         }
     }
 
-    /// Goes on by one interval.
+    /// Advances by one interval.
     fn step(&mut self, time_s: i64) {
         let dt = self.every_s;
         for node in &mut self.nodes {
             node.left_s -= dt;
             if node.left_s <= 0.0 {
-                // Jobs and pauses between them: a third of the time idle, else between half and full load.
+                // Jobs with pauses: a third of the time idle, else between half and full load.
                 let busy = uniform(&mut self.random) > 0.33;
                 node.load = if busy { 0.5 + 0.5 * uniform(&mut self.random) } else { 0.02 };
                 node.left_s = 900.0 + 7200.0 * uniform(&mut self.random);
@@ -96,7 +95,7 @@ impl Facility {
         self.water.step(dt, time_s, power, || random.within(SET_POINTS.start, SET_POINTS.end) as f64);
     }
 
-    /// What the sensors say now; those that are silent say nothing.
+    /// Measures the sensors that are not silent.
     fn measure(&mut self) -> Vec<Measured> {
         let (nodes, power) = power(&self.nodes);
         let water = &self.water;
@@ -116,7 +115,7 @@ impl Facility {
         all.push(of(&circuit("outlet"), "Cel", water.outlet()));
         let mut said = Vec::with_capacity(all.len());
         for (index, mut one) in all.into_iter().enumerate() {
-            // Thermometers err by 0.02 K, everything else by 0.5 %.
+            // Thermometers have an error of 0.02 K, other sensors of 0.5 %.
             let noise = gauss(&mut self.random);
             one.value += if one.unit == "Cel" { 0.02 * noise } else { 0.005 * noise * one.value };
             if self.silent[index] > 0 {
@@ -132,7 +131,7 @@ impl Facility {
     }
 }
 
-/// Power of the nodes, and of everything in the racks, W.
+/// Power of the nodes, and total power of the racks, W.
 fn power(nodes: &[Node]) -> (Vec<f64>, f64) {
     let nodes: Vec<f64> = nodes.iter().map(|node| NODE_W.0 + NODE_W.1 * node.load).collect();
     let sum: f64 = nodes.iter().sum();
@@ -143,12 +142,12 @@ fn uniform(random: &mut Random) -> f64 {
     (random.draw() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// About normal, with deviation 1: the sum of twelve.
+/// An approximate normal distribution with deviation 1: the sum of twelve uniform numbers.
 fn gauss(random: &mut Random) -> f64 {
     (0..12).map(|_| uniform(random)).sum::<f64>() - 6.0
 }
 
-/// Makes all readings, in bodies of at most [`LINES_MAX`] lines; gives back how many.
+/// Generates all readings in bodies of at most [`LINES_MAX`] lines; returns their number.
 pub fn bodies(replay: &Replay, mut send: impl FnMut(&str)) -> u64 {
     let mut facility = Facility::new(replay);
     let (mut body, mut lines, mut count) = (String::new(), 0, 0);
@@ -156,7 +155,7 @@ pub fn bodies(replay: &Replay, mut send: impl FnMut(&str)) -> u64 {
     while time_s < replay.to_s {
         facility.step(time_s);
         for Measured { tags, unit, value } in facility.measure() {
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(body, "{tags},unit={unit} value={value:.4} {time_s}");
             lines += 1;
             count += 1;
@@ -174,13 +173,13 @@ pub fn bodies(replay: &Replay, mut send: impl FnMut(&str)) -> u64 {
     count
 }
 
-/// Replays into the server at `url` (`https://host:port`); gives back how many readings were made durable. Panics when the server refuses.
+/// Replays into the server at `url` (`https://host:port`); returns the number of durable readings. Panics if the server refuses them.
 #[track_caller]
 pub fn replay(url: &str, ca: &Path, token: &str, replay: &Replay) -> u64 {
     bodies(replay, |body| post(url, ca, token, body))
 }
 
-/// Posts ClusterCockpit's lines by curl.
+/// Posts ClusterCockpit lines with curl.
 #[track_caller]
 pub fn post(url: &str, ca: &Path, token: &str, body: &str) {
     let mut child = Command::new("curl")
@@ -206,7 +205,7 @@ pub fn post(url: &str, ca: &Path, token: &str, body: &str) {
     let written = child.stdin.take().expect("a pipe").write_all(body.as_bytes());
     let output = child.wait_with_output().expect("curl");
     assert!(output.status.success(), "{url} refuses: {}", String::from_utf8_lossy(&output.stdout));
-    written.expect("a body that was taken");
+    written.expect("an accepted body");
 }
 
 #[cfg(test)]
@@ -246,7 +245,7 @@ mod tests {
         let power = values(&DAY, "power,cluster=site,hostname=facility");
         let sensor = |name: &str| values(&DAY, &format!("{name},cluster=site,hostname=facility"));
         let (flow, inlet, outlet) = (sensor("flow"), sensor("inlet"), sensor("outlet"));
-        // Some are silent at times, so the means are of nearly the same times.
+        // Sensors are silent at times, so that the means are over nearly the same times.
         let mean = |values: &[(i64, f64)]| values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
         let heat = mean(&flow) / 60.0 * WATER.0 * WATER.1 * (mean(&outlet) - mean(&inlet));
         let ratio = heat / mean(&power);

@@ -1,4 +1,4 @@
-//! A site whose agents look for jobs: an agent's configuration, and its answers.
+//! An installation whose agents search for jobs: configuration and responses of an agent.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,26 +12,25 @@ use crate::{Process, Site, program, wait_until};
 
 /// The first agent's name.
 pub const NODE: &str = "node1";
-/// How long an answer over the socket may take, s.
+/// How long a response over the socket may take, s.
 const ANSWER_S_MAX: u64 = 30;
 
-/// An agent that finds jobs, and the server that it sends to.
+/// An agent that searches for jobs, and its server.
 pub struct JobSite {
-    /// The installation.
     pub site: Rc<Site>,
     name: String,
     cgroup_root: PathBuf,
     certificate: String,
 }
 
-/// A time, ns since the Unix epoch, and the value then; `None` for a gap.
+/// A time, ns since the Unix epoch, and the value; `None` for a gap.
 pub type Reading = (i64, Option<f64>);
 
 impl JobSite {
-    /// One whose agent finds jobs below `cgroup_root`.
+    /// Creates an installation whose agent searches for jobs below `cgroup_root`.
     pub fn new(cgroup_root: &Path) -> Self {
         let site = Site::new();
-        // Other users of the machine come to the users' socket in this folder.
+        // Other users connect to the users' socket in this directory.
         crate::open_to_all(site.dir());
         let made = Self::of(Rc::new(site), NODE, cgroup_root);
         let socket = format!("\"{}\"", made.socket().display());
@@ -39,7 +38,7 @@ impl JobSite {
         made
     }
 
-    /// Another agent of the same site, which sees the same jobs as if they ran on a node of that name too.
+    /// Adds an agent that finds the same jobs, as a second node.
     pub fn another(&self, name: &str) -> Self {
         Self::of(self.site.clone(), name, &self.cgroup_root)
     }
@@ -50,22 +49,22 @@ impl JobSite {
         Self { site, name: name.to_owned(), cgroup_root: cgroup_root.to_owned(), certificate }
     }
 
-    /// A path of this agent's own in the site's folder.
+    /// Returns a path of this agent in the installation's directory.
     fn own(&self, what: &str) -> PathBuf {
         self.site.path(&format!("{}{what}", self.name))
     }
 
-    /// The administrator's socket.
+    /// The administrators' socket.
     pub fn socket(&self) -> PathBuf {
         self.own(".sock")
     }
 
-    /// The socket for every user.
+    /// The socket of all users.
     pub fn users_socket(&self) -> PathBuf {
         self.own("-users.sock")
     }
 
-    /// Where hooks put their files.
+    /// The directory of hook files.
     pub fn hooks(&self) -> PathBuf {
         self.own("-hooks")
     }
@@ -125,7 +124,7 @@ rescan = "1s"
         self.start_by(&mut Command::new(program("wholegrain-agent")))
     }
 
-    /// The same by another command, which gets the agent's arguments.
+    /// Starts the agent with another command, which gets the agent's arguments.
     #[track_caller]
     pub fn start_by(&self, command: &mut Command) -> Process {
         let mut agent = Process::start(command.arg("--config").arg(self.config()), &self.own(".log"));
@@ -136,18 +135,18 @@ rescan = "1s"
         agent
     }
 
-    /// What the agent answers to a request over the administrator's socket: status and body; `None` when it does not answer.
+    /// Sends a request over the administrators' socket; returns status and body, or `None` without a response.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         ask(&self.socket(), method, path, body)
     }
 
-    /// The JSON that it answers to a GET with success.
+    /// Returns the JSON of a successful GET.
     pub fn get(&self, path: &str) -> Option<Value> {
         let (status, body) = self.ask("GET", path, "")?;
         (status == 200).then(|| serde_json::from_str(&body).ok()).flatten()
     }
 
-    /// Makes a rule; the agent's answer. Panics when it is refused.
+    /// Adds a rule and returns the agent's response; panics if the rule is refused.
     #[track_caller]
     pub fn rule(&self, rule: &Value) -> Value {
         let (status, body) = self.ask("POST", "/v1/rules", &rule.to_string()).expect("an answer");
@@ -155,7 +154,7 @@ rescan = "1s"
         serde_json::from_str(&body).expect("JSON")
     }
 
-    /// The running jobs that the agent tells of.
+    /// The running jobs of the agent.
     pub fn jobs(&self) -> Vec<Value> {
         let answer = self.get("/v1/jobs").unwrap_or_default();
         let rows = answer.as_array().or_else(|| answer["jobs"].as_array());
@@ -167,7 +166,7 @@ rescan = "1s"
         self.get(&format!("/v1/jobs/{id}"))
     }
 
-    /// The names of a running job's metrics and how often each is read, ns.
+    /// The names of a running job's metrics and their intervals, ns.
     pub fn metrics(&self, id: &str) -> Vec<(String, Option<u64>)> {
         let job = self.job(id).unwrap_or_default();
         let rows = job["metrics"].as_array().cloned().unwrap_or_default();
@@ -175,7 +174,7 @@ rescan = "1s"
         rows.iter().map(|row| (name(row), row["interval_ns"].as_u64())).collect()
     }
 
-    /// Missed ticks of the group that a metric of a running job is sampled in.
+    /// Missed ticks of the group that contains a metric of a running job.
     pub fn missed_ticks(&self, job: &str, metric: &str) -> u64 {
         let metrics = self.job(job).unwrap_or_default()["metrics"].as_array().cloned().unwrap_or_default();
         let Some(group) = metrics.iter().find(|row| row["name"] == metric).map(|row| row["group"].clone()) else {
@@ -186,12 +185,12 @@ rescan = "1s"
         found.and_then(|row| row["missed_ticks"].as_u64()).unwrap_or(0)
     }
 
-    /// How many groups the agent samples.
+    /// The number of groups of the agent.
     pub fn groups(&self) -> usize {
         self.get("/v1/groups").and_then(|answer| Some(answer["groups"].as_array()?.len())).unwrap_or(0)
     }
 
-    /// All jobs that the server knows, those that are over too; a row each.
+    /// All jobs that the server knows, including ended ones; one row each.
     pub fn records(&self) -> Vec<Value> {
         let mut rows: Vec<Value> = Vec::new();
         let mut after = String::new();
@@ -211,17 +210,17 @@ rescan = "1s"
         answer["allocations"].as_array()?.iter().find(|record| record["node"] == self.name.as_str()).cloned()
     }
 
-    /// A number of the agent's status; 0 when it has none of that name.
+    /// A number of the agent's status; 0 if it is missing.
     pub fn status(&self, name: &str) -> u64 {
         self.get("/v1/status").and_then(|status| status[name].as_u64()).unwrap_or(0)
     }
 
-    /// What the server has of a sensor of a job, in the order of the times.
+    /// The stored readings of a sensor of a job, in order of time.
     pub fn stored(&self, level: &str, metric: &str) -> Vec<Reading> {
         self.stored_of_node(&format!("job/{level}/{metric}"))
     }
 
-    /// The same of any sensor of the node, by its name below it.
+    /// The stored readings of a sensor of the node, by its name below the node.
     pub fn stored_of_node(&self, name: &str) -> Vec<Reading> {
         let sensor = format!("/{}/{name}", self.name);
         let arguments = ["query", &sensor, "--from", "-1h", "--format", "json", "--limit", "5000000"];
@@ -233,7 +232,7 @@ rescan = "1s"
         readings
     }
 
-    /// Every sensor that the server knows of a job, below the job.
+    /// The names of all stored sensors of a job, below the job.
     pub fn stored_sensors(&self, level: &str) -> Vec<String> {
         let prefix = format!("/{}/job/{level}/", self.name);
         let output = self.site.run(&["sensors", &format!("{prefix}**"), "--format", "json"]);
@@ -243,7 +242,7 @@ rescan = "1s"
     }
 }
 
-/// Sends one request over a Unix socket; status and body, `None` when nobody answers.
+/// Sends a request over a Unix socket; returns status and body, or `None` without a response.
 pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(std::time::Duration::from_secs(ANSWER_S_MAX))).ok()?;
@@ -260,7 +259,7 @@ pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<(u16, 
     Some((status, if chunked { joined(body)? } else { body.to_owned() }))
 }
 
-/// A body that came in chunks, in one piece.
+/// Joins the chunks of a body.
 fn joined(mut body: &str) -> Option<String> {
     let mut whole = String::new();
     loop {
@@ -278,27 +277,26 @@ fn time(text: &Value) -> i64 {
     instant(text).unwrap_or_else(|| panic!("no time: {text}"))
 }
 
-/// A time as answers write it, ns since the Unix epoch; `None` for anything else.
+/// Parses a time of a response to ns since the Unix epoch; `None` for anything else.
 pub fn instant(text: &Value) -> Option<i64> {
     let zero = wholegrain_model::Timestamp(0);
     Some(wholegrain_model::Timestamp::parse(text.as_str()?, zero).ok()?.0)
 }
 
-/// How many descriptors of each kind a process has open: inotify instances, perf events, files below a path, everything.
+/// The numbers of a process's open descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptors {
-    /// All of them.
     pub all: usize,
     /// Perf events.
     pub perf: usize,
-    /// Files whose path has `/job_` in it: of a job.
+    /// Files whose path contains `/job_`.
     pub jobs: usize,
-    /// inotify watches, of all instances.
+    /// Watches of all inotify instances.
     pub watches: usize,
 }
 
 impl Descriptors {
-    /// Of a process now.
+    /// Counts the descriptors of a process.
     pub fn of(pid: u32) -> Self {
         let mut count = Self::default();
         for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {

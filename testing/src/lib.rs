@@ -1,5 +1,5 @@
-//! The harness of tests and benchmarks across crates: a site of its own in a temporary folder, with the real programs as
-//! real processes, killed with real signals.
+//! The harness of tests and benchmarks across crates. It starts the real programs as processes on an installation in a temporary directory, and
+//! kills them with real signals.
 
 pub mod cgroups;
 pub mod conformance;
@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 pub use wholegrain_testkit::{DEADLINE, Random, free_port, wait_for, wait_until};
 
-/// A program of this workspace, built in the same profile as the caller.
+/// Returns the path of a program of this workspace, built in the caller's profile.
 pub fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("the path of the running program");
     let folder = own.ancestors().find(|dir| dir.join(name).is_file());
@@ -24,25 +24,25 @@ pub fn program(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Lets every user of the machine enter a folder and read in it: temporary folders are their maker's alone.
+/// Lets all users enter and read a directory; temporary directories are private to their owner.
 pub fn open_to_all(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("a folder's mode");
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("the mode of a directory");
 }
 
-/// The root of the checkout.
+/// Returns the root of the checkout.
 pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout's root").to_owned()
 }
 
-/// A process that is killed when the test ends, whatever way it ends.
+/// A process that is killed at the end of the test, also after a panic.
 pub struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts `command` with its output in `log`.
+    /// Starts `command` and writes its output to `log`.
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let file = File::options().create(true).append(true).open(log).expect("a log file");
         let error = file.try_clone().expect("a second handle");
@@ -50,24 +50,23 @@ impl Process {
         Self { child: child.unwrap_or_else(|e| panic!("starting {command:?}: {e}")), log: log.to_owned() }
     }
 
-    /// The process's number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: the child was not waited for yet, so its number is still its own.
+        // SAFETY: the child was not waited for, so that its number still refers to it.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.child.wait().expect("the end of a killed process");
     }
 
-    /// SIGTERM, and waits for the end within [`DEADLINE`].
+    /// Sends SIGTERM and waits for the end within [`DEADLINE`].
     #[track_caller]
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(libc::SIGTERM);
@@ -85,23 +84,23 @@ impl Process {
         status.expect("it ended")
     }
 
-    /// Whether it still runs.
+    /// Whether the process is running.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The path by which others reach the file that this process sees as `path`, should it have mounts of its own.
+    /// The path by which other processes reach the file that this process sees as `path`, if it has its own mounts.
     pub fn sees(&self, path: &Path) -> PathBuf {
         let relative = path.strip_prefix("/").unwrap_or(path);
         PathBuf::from(format!("/proc/{}/root", self.child.id())).join(relative)
     }
 
-    /// What it has printed so far.
+    /// The output until now.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Processor time used so far, ns: user and system, all threads.
+    /// The CPU time until now, ns: user and system, all threads.
     pub fn cpu_ns(&self) -> u64 {
         let mut clock = 0;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -114,7 +113,7 @@ impl Process {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// A field of `/proc/<pid>/status` in kB, such as `VmRSS`.
+    /// Reads a field of `/proc/<pid>/status` in kB, such as `VmRSS`.
     pub fn status_kb(&self, field: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -144,19 +143,17 @@ impl Drop for Process {
     }
 }
 
-/// An installation of its own: certificates, token, configuration, data, on ports of its own.
+/// An installation: certificates, token, configuration, data, and its own ports.
 pub struct Site {
     folder: tempfile::TempDir,
-    /// Port of MQTT over TLS.
     pub mqtt_port: u16,
-    /// Port of the HTTPS API.
     pub http_port: u16,
 }
 
 impl Site {
-    /// Makes one with `wholegrain init`.
+    /// Creates an installation with `wholegrain init`.
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let site = Self { folder, mqtt_port: free_port(), http_port: free_port() };
         let (mqtt, http) = (site.mqtt_port.to_string(), site.http_port.to_string());
         let output = site.command(&["init", "--mqtt-port", &mqtt, "--http-port", &http]).arg(site.dir()).output();
@@ -165,29 +162,29 @@ impl Site {
         site
     }
 
-    /// Its folder.
+    /// The directory of the installation.
     pub fn dir(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A path within its folder.
+    /// Returns a path within the directory.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.folder.path().join(relative)
     }
 
-    /// The `wholegrain` command with this site's client configuration.
+    /// Returns the `wholegrain` command with the installation's client configuration.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program("wholegrain"));
         command.args(arguments).env("WHOLEGRAIN_CLIENT", self.path("client.toml")).stdin(Stdio::null());
         command
     }
 
-    /// Runs `wholegrain` with arguments, to its end.
+    /// Runs `wholegrain` with arguments to its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("running wholegrain")
     }
 
-    /// Runs `wholegrain` and returns what it printed; panics when it fails.
+    /// Runs `wholegrain` and returns its output; panics if it fails.
     #[track_caller]
     pub fn answer(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -200,7 +197,7 @@ impl Site {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Changes a generated file: the first line that begins with `key =` below `[table]` gets `value`, or is added.
+    /// Changes a setting in a generated file: the first line that begins with `key =` below `[table]` gets `value`, or is added.
     pub fn set(&self, file: &str, table: &str, key: &str, value: &str) {
         let path = self.path(file);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -235,8 +232,7 @@ impl Site {
         server
     }
 
-    /// Starts the server with its store on a file system of its own, of `size` as `mount -o size` takes it, and waits until
-    /// it answers.
+    /// Starts the server with its store on its own file system of `size` (as in `mount -o size`), and waits until it answers.
     #[track_caller]
     pub fn start_server_on_small_disk(&self, size: &str) -> Process {
         let mut command = self.on_small_disk(size, "server/store", &program("wholegrain"));
@@ -249,11 +245,11 @@ impl Site {
         server
     }
 
-    /// A command that runs `program` with a memory file system of this size on the site's folder `dir`, which nobody else
-    /// sees but through [`Process::sees`].
+    /// Returns a command that runs `program` with a memory file system of this size on the directory `dir` of the installation. Others reach its
+    /// files through [`Process::sees`].
     pub fn on_small_disk(&self, size: &str, dir: &str, program: &Path) -> Command {
         let dir = self.path(dir);
-        std::fs::create_dir_all(&dir).expect("a folder to mount on");
+        std::fs::create_dir_all(&dir).expect("a mount point");
         let script = format!("mount -t tmpfs -o size={size} none \"$0\" && exec \"$@\"");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--map-root-user", "sh", "-c", &script]).arg(dir).arg(program);
@@ -261,35 +257,35 @@ impl Site {
         command
     }
 
-    /// Whether the server answers a query now, however many sensors it has.
+    /// Whether the server answers a query now; independent of the number of sensors.
     pub fn healthy(&self) -> bool {
         let output = self.run(&["sensors", "/no/sensor/of/this/path", "--format", "json"]);
         matches!(output.status.code(), Some(0 | 1))
     }
 
-    /// Starts the agent with the site's configuration.
+    /// Starts the agent with the installation's configuration.
     pub fn start_agent(&self) -> Process {
         let mut command = Command::new(program("wholegrain-agent"));
         Process::start(command.arg("--config").arg(self.path("agent/agent.toml")), &self.path("agent.log"))
     }
 
-    /// Adds an agent's certificate; returns the paths of certificate and key.
+    /// Issues an agent's certificate; returns the paths of certificate and key.
     pub fn agent_certificate(&self, name: &str) -> (PathBuf, PathBuf) {
         wholegrain_server::init::issue_agent_certificate(self.dir(), name).expect("an agent's certificate")
     }
 
-    /// One value of the server's own metrics; `name` is followed by a space or by its labels.
+    /// Reads one of the server's own metrics; `name` is followed by a space or by its labels.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics")?;
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
-    /// The JSON answer of the server's API to a path with its query.
+    /// Returns the JSON response of the server's API to a path with its query.
     pub fn api(&self, path: &str) -> Option<serde_json::Value> {
         serde_json::from_str(&self.get(path)?).ok()
     }
 
-    /// What the server answers, by curl; `None` when it does not, or with an error.
+    /// Requests a path with curl; `None` if the server does not answer or returns an error.
     fn get(&self, path: &str) -> Option<String> {
         let token = std::fs::read_to_string(self.path("token")).ok()?;
         let output = Command::new("curl")
@@ -310,7 +306,7 @@ impl Default for Site {
     }
 }
 
-/// Runs a Python program of `testing/python` with the tests' own interpreter; returns what it printed.
+/// Runs a Python program of `testing/python` with the tests' interpreter; returns its output.
 #[track_caller]
 pub fn python(script: &str, arguments: &[&Path]) -> String {
     let interpreter = checkout().join(".venv/bin/python");

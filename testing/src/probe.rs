@@ -1,26 +1,26 @@
-//! An agent that samples counters which rise by one with every sample: a lost or doubled sample shows in the values.
+//! An agent that samples counters which increase by one with each sample: values show lost and duplicate samples.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::{Process, Site, program};
 
-/// Sampling interval of a probe, ms.
+/// The interval of a probe, ms.
 pub const INTERVAL_MS: i64 = 10;
-/// Its sensors.
+/// The number of its sensors.
 pub const SENSORS: usize = 500;
 
-/// One such agent at a site.
+/// One such agent of an installation.
 pub struct Probe<'a> {
     site: &'a Site,
     name: String,
 }
 
-/// A time, ns since the Unix epoch, and the counter's value then.
+/// A time, ns since the Unix epoch, and the counter's value.
 pub type Row = (i64, i64);
 
 impl<'a> Probe<'a> {
-    /// `spool` is the folder for what nobody takes, relative to the site's; `queue` the bound of the memory before it.
+    /// `spool` is the spool directory relative to the installation's; `queue` the bound of the send queue in memory.
     pub fn new(site: &'a Site, name: &str, spool: &str, queue: &str) -> Self {
         let (certificate, key) = site.agent_certificate(name);
         let config = format!(
@@ -55,12 +55,12 @@ interval = "{INTERVAL_MS}ms"
         Self { site, name: name.to_owned() }
     }
 
-    /// Starts it.
+    /// Starts the agent.
     pub fn start(&self) -> Process {
         self.start_by(&mut Command::new(program("wholegrain-agent")))
     }
 
-    /// Starts it with a file system of its own, of `bytes` bytes (as `mount -o size` takes them), on the site's folder `full`.
+    /// Starts the agent with its own file system of `bytes` bytes (as in `mount -o size`) on the installation's directory `full`.
     pub fn start_on_small_disk(&self, bytes: &str, full: &str) -> Process {
         let agent = program("wholegrain-agent");
         let mut command = self.site.on_small_disk(bytes, full, &agent);
@@ -73,7 +73,7 @@ interval = "{INTERVAL_MS}ms"
         Process::start(command, &self.site.path(&format!("{}.log", self.name)))
     }
 
-    /// Times and values of one of the counters, as the server has them; empty while it has none.
+    /// The stored times and values of one counter; empty if there are none.
     pub fn stored(&self) -> Vec<Row> {
         let sensor = format!("/{}/tester/0", self.name);
         let output = self.site.run(&["query", &sensor, "--from", "-1h", "--format", "json", "--limit", "5000000"]);
@@ -87,12 +87,12 @@ interval = "{INTERVAL_MS}ms"
             .collect()
     }
 
-    /// Whether a reading is stored that is later than `time`.
+    /// Whether a reading after `time` is stored.
     pub fn has_later_than(&self, time: i64) -> bool {
         self.stored().last().is_some_and(|(last, _)| *last > time)
     }
 
-    /// The agent's own status, with numbers such as `dropped_batches`; null while it does not answer.
+    /// The agent's status with numbers such as `dropped_batches`; null without a response.
     pub fn status(&self) -> serde_json::Value {
         let socket = self.site.path(&format!("{}.sock", self.name));
         let mut command = self.site.command(&["ctl", "--socket"]);
@@ -106,7 +106,7 @@ fn time(text: &serde_json::Value) -> i64 {
     wholegrain_model::Timestamp::parse(text, wholegrain_model::Timestamp(0)).expect("RFC 3339").0
 }
 
-/// Panics unless the values rise by one from row to row and the times rise too: nothing lost, nothing doubled, in order.
+/// Panics unless values and times increase, values by one: no loss, no duplicate, in order.
 #[track_caller]
 pub fn assert_unbroken(rows: &[Row]) {
     for pair in rows.windows(2) {
@@ -119,7 +119,7 @@ pub fn now_ns() -> i64 {
     std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_nanos() as i64
 }
 
-/// Bytes of the files directly in a folder; 0 when it is not there.
+/// The size of the files directly in a directory; 0 if it does not exist.
 pub fn folder_bytes(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).map(|m| m.len()).sum()

@@ -1,4 +1,4 @@
-//! An agent in the hands of a test: it sends what the test says, with the times that the test says.
+//! An agent under the control of a test, which sets readings and times.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use wholegrain_transport::{payload, tls};
 
 use crate::Site;
 
-/// One such agent, with a certificate of its own.
+/// One such agent with its own certificate.
 pub struct Publisher {
     client: Client,
     agent: String,
@@ -17,11 +17,11 @@ pub struct Publisher {
     seq: u64,
 }
 
-/// Values of one sensor, one a time; `None` is a gap.
+/// Values of one sensor, one for each time; `None` is a gap.
 pub type Values = Vec<Option<f64>>;
 
 impl Publisher {
-    /// Connects an agent of this name, whose sensors are below `/site/<name>`.
+    /// Connects an agent with this name, whose sensors are below `/site/<name>`.
     pub fn new(site: &Site, agent: &str) -> Self {
         let (cert, key) = site.agent_certificate(agent);
         let tls =
@@ -33,7 +33,7 @@ impl Publisher {
         Self { client, agent: agent.into(), prefix, seq: 0 }
     }
 
-    /// Sends readings of sensors, all at the same times, as a group of its own, and waits until they are durable.
+    /// Sends readings of sensors with the same times as one group, and waits until they are durable.
     #[track_caller]
     pub fn send(&mut self, group: &str, interval_ns: i64, times: &[i64], sensors: Vec<(SensorDef, Values)>) {
         let (defs, values): (Vec<SensorDef>, Vec<Values>) = sensors.into_iter().unzip();
@@ -63,7 +63,7 @@ impl Publisher {
         self.publish(&Topic::Batch { agent: &self.agent, group }.to_string(), &payload);
     }
 
-    /// Sends what is known of a job on this agent's node; node and prefix of the record are set.
+    /// Sends a job record of this agent's node; sets node and prefix of the record.
     #[track_caller]
     pub fn job(&mut self, record: JobRecord) {
         let record = JobRecord { node: self.agent.clone(), prefix: self.prefix.as_str().to_owned(), ..record };

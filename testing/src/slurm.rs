@@ -1,8 +1,8 @@
-//! A real Slurm on this machine: munge, a controller and its nodes, a `slurmd` each, in a folder of the test's own, on ports of its own.
+//! A real Slurm on this machine: munge, a controller and nodes with a `slurmd` each, in a test's directory on its own ports.
 //!
-//! - In: lines for slurm.conf, batch scripts.
-//! - Out: jobs that Slurm has put into cgroups of version 1.
-//! - Never: a touch of the machine's own Slurm (`SLURM_CONF` says where this one is); a daemon or a cgroup left behind.
+//! - Input: lines for slurm.conf, batch scripts.
+//! - Output: jobs that Slurm placed in cgroups of version 1.
+//! - Never: a change of the machine's own Slurm (`SLURM_CONF` points to this one); a daemon or a cgroup left behind.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::cgroups::{MOUNT, remove_tree};
 use crate::{Process, Random, free_port, open_to_all, wait_until};
 
-/// What has to be installed: programs of Debian's slurmctld, slurmd, slurm-client and munge.
+/// The required programs, from Debian's slurmctld, slurmd, slurm-client and munge.
 const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel"];
-/// The version 1 controllers that Slurm's plugins for processes, tasks and accounting use.
+/// The version 1 controllers of Slurm's plugins for processes, tasks and accounting.
 const CONTROLLERS: [&str; 3] = ["freezer", "memory", "cpuacct"];
 /// The partition of every job.
 pub const PARTITION: &str = "short";
 
-/// A running Slurm; ended, with its jobs, when dropped.
+/// A running Slurm; ended with its jobs when dropped.
 pub struct Slurm {
     folder: tempfile::TempDir,
     nodes: Vec<String>,
@@ -29,26 +29,26 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Why none can run here; `None` when one can.
+    /// Why Slurm cannot run here; `None` if it can.
     pub fn missing() -> Option<String> {
-        // SAFETY: geteuid takes nothing and cannot fail.
+        // SAFETY: geteuid takes no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            return Some("slurmd makes cgroups, which needs root".into());
+            return Some("slurmd creates cgroups, which requires root".into());
         }
         if let Some(name) = PROGRAMS.iter().find(|name| find(name).is_none()) {
             return Some(format!("{name} is not installed: `make prepare` installs it"));
         }
         let lacks = CONTROLLERS.iter().find(|c| !Path::new(MOUNT).join(c).join("tasks").is_file())?;
-        Some(format!("no cgroup v1 controller {lacks} below {MOUNT}; Slurm's v2 plugin wants systemd as process 1"))
+        Some(format!("no cgroup v1 controller {lacks} below {MOUNT}; Slurm's v2 plugin requires systemd as process 1"))
     }
 
-    /// Starts one and waits until its node is idle. `settings` are further lines of slurm.conf.
+    /// Starts Slurm and waits until its node is idle. `settings` are further lines of slurm.conf.
     #[track_caller]
     pub fn start(settings: &str) -> Self {
         Self::start_nodes(1, settings)
     }
 
-    /// The same with so many nodes, all of them this machine under names of their own (`slurmd -N`), each with two processors.
+    /// Starts Slurm with several nodes, all on this machine under their own names (`slurmd -N`), each with two processors.
     #[track_caller]
     pub fn start_nodes(count: usize, settings: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -71,7 +71,7 @@ impl Slurm {
             daemon.args(["-D", "-N", &node, "-f"]).arg(&config);
             slurm.daemon(daemon, &format!("{node}.out"));
         }
-        // Jobs first, then those who serve them.
+        // Jobs are ended first, then the daemons.
         slurm.daemons.reverse();
         wait_until("Slurm's nodes are idle", || {
             slurm.daemons.iter_mut().for_each(|daemon| assert!(daemon.runs(), "a daemon ended: {}", daemon.log()));
@@ -87,7 +87,7 @@ impl Slurm {
         let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
         let ports = ports(1 + self.nodes.len());
         let controller_port = ports[0];
-        // Job ids of its own, so that jobs of two Slurms on one machine are told apart.
+        // Random job ids, so that jobs of two Slurms on one machine differ.
         let first = Random::seeded().within(1_000, 1_000_000);
         let dir = self.folder.path().display();
         std::fs::create_dir(self.path("state")).expect("a folder");
@@ -158,7 +158,7 @@ impl Slurm {
         self.daemons.push(Process::start(&mut command, &self.folder.path().join(log)));
     }
 
-    /// A path in its folder, which every user may enter.
+    /// Returns a path in its directory, which every user may enter.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.folder.path().join(relative)
     }
@@ -168,19 +168,19 @@ impl Slurm {
         &self.nodes[0]
     }
 
-    /// The names of all nodes, in the order in which Slurm gives them to a job.
+    /// The names of all nodes, in the order in which Slurm allocates them.
     pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
 
-    /// One of Slurm's programs, talking to this Slurm.
+    /// Returns a command of one of Slurm's programs, connected to this Slurm.
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(find(name).unwrap_or_else(|| PathBuf::from(name)));
         command.env("SLURM_CONF", self.path("slurm.conf")).current_dir(self.folder.path());
         command
     }
 
-    /// Submits a bash script as this user; the job's id. `options` are sbatch's.
+    /// Submits a bash script as this user; returns the job's id. `options` are sbatch's.
     #[track_caller]
     pub fn submit(&self, uid: u32, options: &[&str], script: &str) -> String {
         let mut command = self.command("sbatch");
@@ -207,12 +207,12 @@ impl Slurm {
         output.is_ok_and(|o| o.status.success() && !String::from_utf8_lossy(&o.stdout).trim().is_empty())
     }
 
-    /// A job's directory on the first node for a version 1 controller.
+    /// The directory of a job on the first node for a version 1 controller.
     pub fn cgroup(&self, controller: &str, uid: u32, job: &str) -> PathBuf {
         Path::new(MOUNT).join(controller).join(format!("slurm_{}/uid_{uid}/job_{job}", self.node()))
     }
 
-    /// The state of the first node, such as `IDLE`; with the reason where it is drained.
+    /// The state of the first node, such as `IDLE`, with the reason if it is drained.
     pub fn node_state(&self) -> String {
         let output: Option<Output> = self.command("scontrol").args(["show", "node", self.node()]).output().ok();
         let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
@@ -234,7 +234,7 @@ impl Drop for Slurm {
         if std::thread::panicking() {
             eprintln!("--- slurmctld\n{}\n--- slurmd\n{}", self.log("slurmctld.log"), self.log("slurmd.log"));
         }
-        // The controller forgets its jobs with the folder; what runs of them is in the cgroups.
+        // The controller's job state is deleted with the directory; the processes are in the cgroups.
         self.daemons.iter_mut().for_each(Process::kill);
         for controller in std::fs::read_dir(MOUNT).into_iter().flatten().flatten() {
             for dir in self.nodes.iter().map(|node| controller.path().join(format!("slurm_{node}"))) {
@@ -246,7 +246,7 @@ impl Drop for Slurm {
     }
 }
 
-/// Free ports that differ.
+/// Returns different free ports.
 fn ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {
@@ -258,7 +258,7 @@ fn ports(count: usize) -> Vec<u16> {
     ports
 }
 
-/// Where a program is: in the path, or where Debian has daemons.
+/// Finds a program in the path, or in Debian's directory of daemons.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
@@ -280,7 +280,7 @@ mod tests {
         let step = slurm.cgroup("cpuacct", 65_534, &job).join("step_0");
         wait_until("the job's step is in its cgroup", || step.is_dir());
         assert!(slurm.has(&job), "{}", slurm.log("slurmctld.log"));
-        // Ended with its job running.
+        // The Slurm is dropped while its job runs.
         drop(slurm);
         assert!(!step.ancestors().nth(3).is_some_and(Path::exists), "{} is left", step.display());
     }

@@ -1,5 +1,5 @@
-//! `wholegrain ctl` and a real agent: every subcommand over the Unix socket, the same over HTTPS with a token, and what changing
-//! a running agent does to the readings that the server has.
+//! `wholegrain ctl` with a real agent: every subcommand over the Unix socket, the same over HTTPS with a token, and the effect of changes on the
+//! server's readings.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use wholegrain_testing::{Process, Site, free_port, program, wait_until};
 
-/// Sampling interval of the counter that must not have a hole, ms.
+/// The interval of the counter that must not have a hole, ms.
 const INTERVAL_MS: i64 = 10;
 
-/// A site with an agent of its own configuration: a counter that rises by one with each sample, and /proc/meminfo.
+/// An installation with an agent that samples a counter, which increases by one with each sample, and /proc/meminfo.
 struct Controlled {
     site: Site,
     https_port: u16,
@@ -24,13 +24,13 @@ impl Controlled {
         let certificate = format!("cert = \"{}\"\nkey = \"{}\"", certificate.display(), key.display());
         let controlled = Self { site, https_port: free_port(), certificate };
         controlled.configure("1s", "");
-        // So that `ctl` finds the agent by client.toml, as a user's does.
+        // `ctl` finds the agent by client.toml, as for a user.
         let socket = format!("\"{}\"", controlled.site.path("probe.sock").display());
         controlled.site.set("client.toml", "", "agent_socket", &socket);
         controlled
     }
 
-    /// Writes the agent's configuration: /proc/meminfo at this interval, and more lines at the end.
+    /// Writes the agent's configuration: /proc/meminfo with this interval, and further lines.
     fn configure(&self, meminfo: &str, more: &str) {
         let Self { site, https_port, certificate } = self;
         let path = |name: &str| site.path(name).display().to_string();
@@ -79,14 +79,14 @@ interval = "{meminfo}"
         self.site.run(&[&["ctl"], arguments].concat())
     }
 
-    /// What it prints as JSON.
+    /// Returns the output as JSON.
     #[track_caller]
     fn json(&self, arguments: &[&str]) -> Value {
         let text = self.site.answer(&[&["ctl", "--format", "json"], arguments].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// The exit code and what stands on standard error.
+    /// Returns the exit code and standard error.
     fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.ctl(arguments);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -104,7 +104,7 @@ interval = "{meminfo}"
         row["state"].as_str().expect("a state").to_owned()
     }
 
-    /// Values of the counter as the server has them, in the order of their times.
+    /// The stored values of the counter, in order of time.
     fn stored(&self) -> Vec<i64> {
         self.column("/probe/tester/0", "value").iter().map(|value| value.as_i64().expect("no gap")).collect()
     }
@@ -124,7 +124,7 @@ fn assert_unbroken(values: &[i64]) {
 }
 
 #[test]
-fn every_subcommand_over_the_socket() {
+fn every_subcommand_works_over_the_socket() {
     let site = Controlled::new();
     let mut agent = site.start();
     wait_until("a reading", || site.json(&["newest", "tester/0"])["readings"][0]["value"].is_number());
@@ -145,7 +145,7 @@ fn every_subcommand_over_the_socket() {
     assert!(!values.is_empty());
     assert_unbroken(&values);
     wait_until("a reading of meminfo", || site.json(&["newest", "MemTotal"])["readings"][0]["value"].is_number());
-    // For people: each is a table with what it is about in it.
+    // Each text output is a table with its subject.
     for (arguments, part) in [
         (&["status"][..], "probe"),
         (&["sources"], "tester"),
@@ -170,7 +170,7 @@ fn every_subcommand_over_the_socket() {
 }
 
 #[test]
-fn orders_change_what_they_name_and_nothing_else() {
+fn commands_change_only_the_sources_that_they_name() {
     let site = Controlled::new();
     let mut agent = site.start();
     assert_eq!(
@@ -195,7 +195,7 @@ fn orders_change_what_they_name_and_nothing_else() {
 }
 
 #[test]
-fn a_reload_leaves_no_hole_and_a_wrong_file_changes_nothing() {
+fn a_reload_leaves_no_hole_and_an_invalid_file_changes_nothing() {
     let site = Controlled::new();
     let mut server = site.site.start_server();
     let mut agent = site.start();
@@ -224,7 +224,7 @@ fn a_reload_leaves_no_hole_and_a_wrong_file_changes_nothing() {
     let before = site.stored().len();
     wait_until("readings after the refusal", || site.stored().len() > before + 10);
     let values = site.stored();
-    // The counter counts reads: it begins anew when its reader is exchanged, and has a hole where a reading is lost.
+    // The counter counts reads: it restarts when its reader is replaced, and has a hole where a reading is lost.
     assert_unbroken(&values);
     assert_eq!(values.first(), Some(&0), "from the first reading on");
     let times = site.column("/probe/meminfo/MemTotal", "time");
@@ -233,7 +233,7 @@ fn a_reload_leaves_no_hole_and_a_wrong_file_changes_nothing() {
 }
 
 #[test]
-fn over_https_with_the_token_and_not_without() {
+fn https_requires_the_token() {
     let site = Controlled::new();
     let mut agent = site.start();
     let url = format!("https://localhost:{}", site.https_port);
@@ -247,7 +247,7 @@ fn over_https_with_the_token_and_not_without() {
     let wrong = client_with(&site.site, "wrong.toml", "ca.pem", "not-the-token");
     let (code, error) = ask(&site.site, &wrong, &url);
     assert!(code == Some(2) && error.contains("send a token") && error.contains("token_file"), "{code:?} {error}");
-    // Another installation's authority has not signed this certificate.
+    // The CA of another installation did not sign this certificate.
     let other = Site::new();
     std::fs::copy(other.path("ca.pem"), site.site.path("other-ca.pem")).expect("a copy");
     let token = std::fs::read_to_string(site.site.path("token")).expect("the token");
@@ -262,7 +262,7 @@ fn over_https_with_the_token_and_not_without() {
     assert!(code == Some(3) && error.contains("is the agent running"), "{code:?} {error}");
 }
 
-/// A client.toml of its own with this authority and this token; its path.
+/// Writes a client.toml with this CA and this token; returns its path.
 fn client_with(site: &Site, name: &str, ca: &str, token: &str) -> std::path::PathBuf {
     std::fs::write(site.path(&format!("{name}.token")), token).expect("a writable folder");
     std::fs::write(site.path(name), format!("ca = \"{ca}\"\ntoken_file = \"{name}.token\"\n"))

@@ -1,12 +1,12 @@
-//! The agent when things go wrong around it: no server for longer than its memory holds, a server killed with much in
-//! flight, SIGKILL, no room for its spool.
+//! The agent under faults: no server for longer than its memory lasts, a server killed with many batches in flight, SIGKILL, a full disk under the
+//! spool.
 
 use wholegrain_testing::probe::{INTERVAL_MS, Probe, Row, assert_unbroken, folder_bytes, now_ns};
 use wholegrain_testing::{Site, wait_until};
 
 #[test]
 fn a_server_away_for_longer_than_memory_gets_everything_in_order() {
-    // 64 KiB hold far less than what is sampled while the server is away.
+    // 64 KiB hold much less than the samples taken while the server is away.
     let site = Site::new();
     let probe = Probe::new(&site, "probe", "probe-spool", "64KiB");
     let mut server = site.start_server();
@@ -45,9 +45,9 @@ fn an_agent_killed_loses_at_most_what_the_spool_had_not_written() {
     let mut server = site.start_server();
     let mut agent = probe.start();
     wait_until("readings of the new agent", || probe.has_later_than(killed));
-    // A new process counts from the start: everything before its first value is the old one's.
+    // A new process counts from the start: everything before its first value is from the old one.
     let old = |rows: &[Row]| rows.iter().copied().filter(|(time, _)| *time < killed).collect::<Vec<_>>();
-    // send_interval + spool.after + spool.flush_every are 0.8 s; the rest is for a machine that is busy.
+    // send_interval + spool.after + spool.flush_every are 0.8 s; the rest is a margin for busy machines.
     let bound_ns = 3_000_000_000;
     wait_until("the spool arrives", || old(&probe.stored()).last().is_some_and(|(time, _)| killed - time < bound_ns));
     assert_unbroken(&old(&probe.stored()));
@@ -66,7 +66,7 @@ fn a_full_disk_under_the_spool_drops_and_counts_and_harms_nothing_else() {
     let log = agent.log();
     assert!(log.contains("no space left"), "the log names the cause: {log}");
     assert!(log.lines().count() < 200, "at a bounded rate: {} lines", log.lines().count());
-    // Sampling goes on, and when a server comes it gets what was kept and all that is new.
+    // Sampling continues, and a later server gets the spooled and all new batches.
     let mut server = site.start_server();
     let back = now_ns();
     wait_until("live readings", || probe.has_later_than(back));
@@ -88,7 +88,7 @@ fn a_server_killed_with_a_full_window_gets_everything_once() {
     for round in 0..5 {
         let mut server = site.start_server();
         wait_until("readings arrive", || !probe.stored().is_empty());
-        // Stopped, the server takes no more and acknowledges nothing: the agent's window fills.
+        // A stopped server receives and acknowledges nothing: the agent's window fills.
         server.signal(libc::SIGSTOP);
         wait_until("the window fills", || waiting() >= 20);
         println!("round {round}: killed with {} batches sent and not acknowledged", waiting());

@@ -1,5 +1,5 @@
-//! The care of data with the real programs: retention, deletion, compaction, backup and restore at a running server; a folder in use, of a newer
-//! release, with damaged blocks; a full disk.
+//! Maintenance of data with the real programs: retention, deletion, compaction, backup and restore on a running server; a directory in use, of a
+//! newer release, with damaged blocks; a full disk.
 
 use std::fs;
 use std::io::Write;
@@ -59,10 +59,10 @@ fn ends_with(site: &Site, arguments: &[&str], code: i32, parts: &[&str]) -> Stri
     said
 }
 
-/// How many readings a query gives.
+/// The number of readings that a query returns.
 fn count(site: &Site, pattern: &str) -> usize {
     let output = site.run(&["query", pattern, "--from", "-3h", "--format", "csv"]);
-    // 4: a block that cannot be read may hold more.
+    // Exit code 4: a block that cannot be read may contain more.
     assert!(matches!(output.status.code(), Some(0 | 1 | 4)), "{:?}", output.status);
     String::from_utf8(output.stdout).unwrap().lines().count().saturating_sub(1)
 }
@@ -85,20 +85,20 @@ fn site() -> Site {
 }
 
 #[test]
-fn what_an_administrator_does_to_the_data_of_a_running_server() {
+fn an_administrator_maintains_the_data_of_a_running_server() {
     let site = site();
     let mut server = site.start_server();
     let begin = fill(&site, &server, &["a", "b", "c"]);
     let samples = SAMPLES as usize;
     assert_eq!(count(&site, "/h/d/**"), 3 * samples);
-    // What there is.
+    // Statistics.
     let stats = json(&site, &["config", "stats", "--level", "0", "--json"]);
     assert_eq!(
         (&stats["subtrees"][0]["readings"], &stats["subtrees"][0]["sensors"]),
         (&(3 * SAMPLES).into(), &3.into())
     );
     ends_with(&site, &["config", "stats", "/none/**"], 1, &["no sensor"]);
-    // Retention: shown before it is set, in force at once, taken away again.
+    // Retention: a dry run, then in effect at once, then removed.
     let set = ["config", "retention", "set", "/h/d/c", "10min"];
     let would = json(&site, &[&set[..], &["--dry-run", "--json"]].concat());
     assert!(would["readings"].as_i64().unwrap() > 0 && would["sensors"] == 1, "{would}");
@@ -110,7 +110,7 @@ fn what_an_administrator_does_to_the_data_of_a_running_server() {
     site.answer(&["config", "retention", "unset", "/h/d/c"]);
     ends_with(&site, &["config", "retention", "unset", "/h/d/c"], 1, &["no rule"]);
     ends_with(&site, &["config", "retention", "set", "/h/d/**", "soon"], 2, &["keep"]);
-    // Deleting: asked about, refused without an answer, done.
+    // Deletion: asks, refuses without an answer, deletes.
     let (from, to) = (format!("@{}", begin + 100), format!("@{}", begin + 200));
     let delete = ["config", "delete", "/h/d/a", "--from", &from, "--to", &to];
     assert_eq!(json(&site, &[&delete[..], &["--dry-run", "--json"]].concat())["readings"], 100);
@@ -119,7 +119,7 @@ fn what_an_administrator_does_to_the_data_of_a_running_server() {
     ends_with(&site, &[&delete[..], &["--yes"]].concat(), 0, &["deleted: 100 readings of 1 sensors"]);
     assert_eq!(count(&site, "/h/d/a"), samples - 100);
     ends_with(&site, &[&delete[..], &["--yes"]].concat(), 1, &["nothing is stored"]);
-    // Another server on the same folder.
+    // A second server on the same directory.
     ends_with(
         &site,
         &["server", "--config", site.path("server/server.toml").to_str().unwrap()],
@@ -132,12 +132,12 @@ fn what_an_administrator_does_to_the_data_of_a_running_server() {
         4,
         &["is in use by the process"],
     );
-    // Compacting and verifying.
+    // Compaction and verification.
     ends_with(&site, &["config", "compact"], 0, &["compact, begun"]);
     ends_with(&site, &["config", "verify"], 0, &["block: ", "0 damaged"]);
     ends_with(&site, &["config", "verify", "--status", "--json"], 0, &["\"running\": false"]);
     ends_with(&site, &["config", "repair", "--stop"], 1, &["not going on"]);
-    // A backup into a directory, again, into a file; and back.
+    // A backup into a directory, an incremental one, one into a file; and a restore.
     let (kept_a, kept_b) = (count(&site, "/h/d/a"), count(&site, "/h/d/b"));
     let (dir, file) = (site.path("kept"), site.path("kept.tar"));
     let first = json(&site, &["config", "backup", dir.to_str().unwrap(), "--json"]);
@@ -165,13 +165,13 @@ fn what_an_administrator_does_to_the_data_of_a_running_server() {
 }
 
 #[test]
-fn damaged_blocks_are_named_the_rest_is_served_and_the_exit_code_says_so() {
+fn damaged_blocks_are_reported_and_the_rest_is_returned() {
     let site = site();
     let mut server = site.start_server();
     fill(&site, &server, &["a", "b"]);
     site.answer(&["config", "compact"]);
     let before = blocks(&site);
-    // Of another type, so that it lies in a block of its own.
+    // Of another type, so that it is in its own block.
     fill(&site, &server, &["f"]);
     assert!(server.stop().success());
     let block = before[0].clone();
@@ -191,7 +191,7 @@ fn damaged_blocks_are_named_the_rest_is_served_and_the_exit_code_says_so() {
     ends_with(&site, &["config", "verify"], 0, &["0 damaged"]);
     ends_with(&site, &["query", "/h/d/f", "--from", "-3h"], 0, &[]);
     assert!(server.stop().success());
-    // Cut short: told when the server starts, served without it.
+    // A truncated block: reported when the server starts, and omitted.
     let block = blocks(&site)[0].clone();
     let name = block.file_name().unwrap().to_string_lossy().into_owned();
     let content = fs::read(&block).unwrap();
@@ -253,7 +253,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn on_a_full_disk_nothing_of_it_is_done_by_half() {
+fn maintenance_on_a_full_disk_is_complete_or_refused() {
     let site = site();
     let mut server = site.start_server_on_small_disk("24m");
     fill(&site, &server, &["a"]);
@@ -270,7 +270,7 @@ fn on_a_full_disk_nothing_of_it_is_done_by_half() {
     }
     assert!(!kept.join("backup.json").exists());
     assert_eq!(count(&site, "/h/d/**"), 2 * SAMPLES as usize, "all is there");
-    // A deletion needs a page of the catalogue only: there may be room for it or not.
+    // A deletion needs only a page of the catalogue: there may be room for it or not.
     let deletion = ["config", "delete", "/h/d/a", "--from", "-3h", "--to", "now", "--yes"];
     let deleted = site.run(&deletion).status.success();
     assert_eq!(count(&site, "/h/d/**"), if deleted { 1 } else { 2 } * SAMPLES as usize, "all of it or nothing");

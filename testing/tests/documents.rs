@@ -1,9 +1,9 @@
-//! Every command line that README.md and the documents show is run, at an installation that `wholegrain up --demo` has started. Where a document
-//! shows what a command prints, it prints something of the same form.
+//! Runs every command line in README.md and the documents on an installation that `wholegrain up --demo` started. Output must have the form that the
+//! document shows.
 //!
-//! - In: fenced blocks and code within lines of the documents in [`documents`].
-//! - Out: one list of everything that does not do what its document says.
-//! - Never: a command left out without a reason: [`NOT_RUN`] has them, and an entry that is of no use any more is an error.
+//! - Input: fenced blocks and inline code of the documents in [`documents`].
+//! - Output: a list of all commands that do not do what their document says.
+//! - Never: a command skipped without a reason: [`NOT_RUN`] lists them, and an unused entry is an error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 
 use wholegrain_testing::{DEADLINE, Process, checkout, free_port, program, wait_until};
 
-/// The document whose table has the commands by task.
+/// The document with the commands by task.
 const COMMANDS: &str = "docs/commands.md";
-/// How long one command may take.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Commands that are not run: the document, how they begin, why not.
+/// Commands that are not run: the document, the beginning of the command, the reason.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "make ", "builds the programs or runs this very test"),
     (
@@ -78,7 +77,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/virtual-sensors.md", "wholegrain config virtual apply FILE", "a placeholder"),
 ];
 
-/// Paths that a document means on a machine of the reader's, and what they are here.
+/// Paths on a reader's machine, and their replacements in the test.
 const PLACES: &[(&str, &str)] = &[
     ("/backup/wholegrain", "backup"),
     ("runuser -u wholegrain -- ", ""),
@@ -86,10 +85,10 @@ const PLACES: &[(&str, &str)] = &[
     ("--dir /etc/wholegrain", "--dir var"),
 ];
 
-/// Commands that go on until they are stopped: it is enough that they print something.
+/// Commands without an end: they must print something.
 const ENDLESS: &[&str] = &["wholegrain watch"];
 
-/// Commands that end with another exit code than 0 here, and why.
+/// Commands with an exit code other than 0 in the test, and the reason.
 const ENDS: &[(&str, i32, &str)] = &[("wholegrain ctl jobs", 1, "the agent of this machine sees no job")];
 
 /// Files that commands of the documents read.
@@ -109,7 +108,7 @@ struct Shown {
     document: String,
     line: usize,
     command: String,
-    /// What it prints, as the document says; empty when it does not.
+    /// The output in the document; empty if it shows none.
     output: Vec<String>,
     /// Whether it is code within a line of prose or a table.
     inline: bool,
@@ -121,7 +120,7 @@ impl Shown {
     }
 }
 
-/// README.md, the documents but for the journal, and those of the packages.
+/// README.md, the documents except the journal, and those of the packages.
 fn documents() -> Vec<String> {
     let mut all = vec!["README.md".to_owned()];
     for folder in ["docs", "packaging/hooks", "packaging/virtual"] {
@@ -137,7 +136,7 @@ fn documents() -> Vec<String> {
     all
 }
 
-/// What a block of this language holds: prompts and output, commands only, or neither.
+/// The content of a block of this language: prompts and output, commands only, or neither.
 fn is_shell(language: &str) -> bool {
     matches!(language, "" | "sh" | "bash" | "console")
 }
@@ -176,7 +175,7 @@ fn commands(document: &str) -> Vec<Shown> {
                     found.push(shown(command, false));
                     goes_on = true;
                 }
-                // A quotation that goes on over the end of the line.
+                // A quotation that continues on the next line.
                 (None, Some(last))
                     if goes_on
                         && last.output.is_empty()
@@ -197,13 +196,13 @@ fn commands(document: &str) -> Vec<Shown> {
     found
 }
 
-/// Which entry of [`NOT_RUN`] is of this command. A name of a command ends with a backtick there.
+/// The entry of [`NOT_RUN`] for a command. Names of commands end with a backtick there.
 fn not_run(shown: &Shown) -> Option<usize> {
     let command = if shown.inline { format!("{}`", shown.command) } else { shown.command.clone() };
     NOT_RUN.iter().position(|(document, begin, _)| *document == shown.document && command.starts_with(begin))
 }
 
-/// An installation with the demonstration, small enough for a test.
+/// An installation with a small demonstration.
 struct Demo {
     dir: tempfile::TempDir,
     _up: Process,
@@ -238,7 +237,7 @@ impl Demo {
         shell
     }
 
-    /// Runs a command to its end; exit code, standard output, standard error.
+    /// Runs a command to its end; returns exit code, standard output, standard error.
     fn run(&self, command: &str) -> (Option<i32>, String, String) {
         let mut child = self.shell(command).spawn().expect("bash");
         let mut stderr = child.stderr.take().expect("a pipe");
@@ -268,7 +267,7 @@ impl Demo {
         (status, text(output.join().expect("a reader")), text(errors.join().expect("a reader")))
     }
 
-    /// Whether a command that does not end prints something.
+    /// Whether a command without an end prints something.
     fn prints(&self, command: &str) -> bool {
         let mut child = self.shell(command).spawn().expect("bash");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -279,7 +278,7 @@ impl Demo {
         printed
     }
 
-    /// What is wrong with what a document says.
+    /// Compares a command with its document; the error says what differs.
     fn check(&self, shown: &Shown, places: &mut BTreeSet<usize>) -> Result<(), String> {
         let mut command = shown.command.clone();
         for (index, (from, to)) in PLACES.iter().enumerate().filter(|(_, (from, _))| shown.command.contains(from)) {
@@ -304,7 +303,7 @@ impl Demo {
 }
 
 fn end(child: &mut Child) {
-    // SAFETY: kill takes plain numbers; the group is that of our own child, which is not waited for yet.
+    // SAFETY: kill takes plain numbers; the group is that of a child that is not waited for yet.
     unsafe { libc::kill(-child.id().cast_signed(), libc::SIGKILL) };
     let _ = child.wait();
 }
@@ -313,7 +312,7 @@ fn last(text: &str) -> String {
     text.lines().rev().take(4).map(|line| format!("\n      {line}")).collect()
 }
 
-/// The form of an output: of each line the kinds of its words.
+/// The form of an output: the kinds of words in each line.
 fn form(text: &str) -> Vec<String> {
     let kind = |word: &str| {
         if word.starts_with('/') {
@@ -330,19 +329,19 @@ fn form(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_command_of_the_documents_does_what_they_say() {
+fn every_command_in_the_documents_works_as_described() {
     let all: Vec<Shown> = documents().iter().flat_map(|document| commands(document)).collect();
     let wholegrain = all.iter().filter(|shown| shown.command.starts_with("wholegrain ")).count();
     assert!(wholegrain > 80, "only {wholegrain} commands were found: is the test blind?");
     let exempt: BTreeSet<usize> = all.iter().filter_map(not_run).collect();
     let demo = Demo::start();
-    // What README.md shows of rates needs three windows of five seconds.
+    // The example of rates in README.md needs three windows of five seconds.
     wait_until("a quarter of a minute of this machine's readings", || {
         demo.run("wholegrain query ctxt --op rate --every 5s --from -1m").1.lines().count() >= 3
     });
     let (mut places, mut wrong, mut done) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
     let run = all.iter().filter(|shown| not_run(shown).is_none());
-    // Each command once; the document that changes most is last.
+    // Runs each command once; the document with most changes comes last.
     let (changing, others): (Vec<&Shown>, Vec<&Shown>) = run.partition(|shown| shown.document == COMMANDS);
     let mut again = Vec::new();
     for shown in others.into_iter().chain(changing) {
@@ -350,7 +349,7 @@ fn every_command_of_the_documents_does_what_they_say() {
             again.push(shown);
         }
     }
-    // Some read files that a later one has written, such as an export.
+    // Some commands read files that a later one writes, such as an export.
     wrong.extend(again.into_iter().filter_map(|shown| demo.check(shown, &mut places).err()));
     wrong.extend(
         (0..NOT_RUN.len())

@@ -1,10 +1,10 @@
-//! One machine as a new user has it: `wholegrain up`, a query beside what /proc says, the files in DuckDB, a second start.
+//! One machine as a new user sees it: `wholegrain up`, a query compared with /proc, the files in DuckDB, a second start.
 
 use std::path::Path;
 
 use wholegrain_testing::{Process, Site, free_port, python, wait_until};
 
-/// `wholegrain up` in a folder of its own.
+/// `wholegrain up` in its own directory.
 struct Up {
     site: Site,
     process: Process,
@@ -48,7 +48,7 @@ fn mem_available() -> i64 {
 }
 
 #[test]
-fn two_commands_then_a_query_the_files_and_a_second_start() {
+fn a_new_user_starts_queries_and_restarts() {
     let up = Up::start(Site::new());
     wait_until("it says what to type next", || up.process.log().contains(" query "));
 
@@ -80,7 +80,7 @@ fn check_with_duckdb(store: &Path, at_least: usize) {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn a_port_in_use_is_reported() {
     let site = Site::new();
     let taken = std::net::TcpListener::bind(("127.0.0.1", site.http_port)).expect("the port");
     let output = site.run(&["server", "--config", &site.path("server/server.toml").to_string_lossy()]);

@@ -1,4 +1,4 @@
-//! The end of a server that has much to do: hundreds of connections, a stream, an answer that nobody takes, a slow disk.
+//! Shutdown of a busy server: hundreds of connections, a live stream, a response that the client reads slowly, a slow disk.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,17 +14,17 @@ use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::topics::Topic;
 use wholegrain_transport::{payload, tls};
 
-/// Connections beside those that do something.
+/// Idle connections.
 const IDLE: usize = 600;
-/// What a sync of the disk takes, ms.
+/// The duration of a disk sync, ms.
 const SYNC_MS: u64 = 400;
-/// The bound for the end of the server, and as much again for a machine that does other things too.
+/// The bound of the shutdown, doubled for busy machines.
 const END_MAX: Duration = Duration::from_secs(10);
 /// 2026-01-31T12:00:00Z, ns.
 const NOON: i64 = 1_769_860_800_000_000_000;
 const WIDE: usize = 2000;
 
-/// Lets every sync take as many milliseconds as a file says, as a disk does that is asked for too much.
+/// Delays every sync by the milliseconds in a file, like an overloaded disk.
 const SLOW_DISK: &str = "
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -67,7 +67,7 @@ fn server(site: &Site, more: &[(&str, &Path)]) -> Process {
     server
 }
 
-/// CONNECT of MQTT 3.1.1 without a password, and its CONNACK.
+/// Sends CONNECT of MQTT 3.1.1 without a password and waits for CONNACK.
 fn connected(port: u16, id: usize) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     let id = format!("idle{id:04}");
@@ -88,7 +88,7 @@ fn schema(agent: &str, group: &str, sensors: usize) -> Schema {
     Schema::new(prefix, group, sensors).expect("a schema")
 }
 
-/// `samples` rows from `first` on, whose values are their numbers.
+/// A batch of `samples` rows from `first` on, whose values are their numbers.
 fn batch(agent: &str, seq: u64, schema: &Schema, first: i64, samples: i64) -> Vec<u8> {
     let column = || Column { values: ColumnValues::Int((first..first + samples).collect()), gaps: Gaps::default() };
     payload::encode_batch(&Batch {
@@ -120,7 +120,7 @@ impl Publisher {
         assert!(self.acked(), "the schema was not acknowledged");
     }
 
-    /// Sends one batch and waits for the server's word; false when the connection ended before.
+    /// Sends one batch and waits for the acknowledgement; false if the connection ended before.
     fn send(&mut self, schema: &Schema, first: i64, samples: i64) -> bool {
         self.seq += 1;
         let topic = Topic::Batch { agent: &self.agent, group: schema.group() }.to_string();
@@ -139,7 +139,7 @@ impl Publisher {
     }
 }
 
-/// Sends batches of one row, each after the one before was acknowledged, until the server goes away; how many were.
+/// Sends batches of one row, each after the acknowledgement of the one before, until the server ends; returns their number.
 fn publish_until_the_end(mut publisher: Publisher, schema: &Schema, going: &AtomicBool) -> i64 {
     let mut acknowledged = 0;
     while publisher.send(schema, acknowledged, 1) {
@@ -151,7 +151,7 @@ fn publish_until_the_end(mut publisher: Publisher, schema: &Schema, going: &Atom
     acknowledged
 }
 
-/// An answer of tens of megabytes that is taken a kilobyte a second.
+/// Reads a response of tens of megabytes at one kilobyte a second.
 fn slow_reader(site: &Site) -> Child {
     let token = std::fs::read_to_string(site.path("token")).expect("a token");
     let mut curl = Command::new("curl");
@@ -162,12 +162,12 @@ fn slow_reader(site: &Site) -> Child {
 }
 
 #[test]
-fn everything_acknowledged_is_on_disk_soon_after_sigterm() {
+fn after_sigterm_everything_acknowledged_is_soon_on_disk() {
     let site = Site::new();
     let plain = wholegrain_testing::free_port();
     site.set("server/server.toml", "mqtt", "listen", &format!("\"127.0.0.1:{plain}\""));
     site.set("server/server.toml", "mqtt", "anonymous", "true");
-    // The readings are of a day of their own, wherever the clock stands.
+    // The readings have a fixed date, independent of the clock.
     site.set("server/server.toml", "store", "past_max", "\"36500d\"");
     let manager = UnixDatagram::bind(site.path("notify")).expect("a socket");
     let mut server = server(&site, &[("NOTIFY_SOCKET", &site.path("notify"))]);
@@ -214,9 +214,9 @@ fn everything_acknowledged_is_on_disk_soon_after_sigterm() {
     again.stop();
 }
 
-/// A disk that does not answer at all does not hold the server up: what waits for it was not acknowledged.
+/// A disk that hangs does not delay the shutdown: the batches that wait for it were not acknowledged.
 #[test]
-fn a_disk_that_hangs_is_not_waited_for() {
+fn a_disk_that_hangs_does_not_delay_the_shutdown() {
     let site = Site::new();
     let mut server = server(&site, &[]);
     let mut tick = Publisher::new(&site, "tick");
@@ -225,7 +225,7 @@ fn a_disk_that_hangs_is_not_waited_for() {
     std::fs::write(site.path("slow"), "60000").expect("a writable folder");
     let topic = Topic::Batch { agent: "tick", group: "tick" }.to_string();
     tick.client.publish(&topic, &batch("tick", 1, &schema, 0, 1), true, false).expect("a batch");
-    // Nothing comes; what was published is sent meanwhile.
+    // No event arrives; the loop sends published messages meanwhile.
     let _ = tick.client.poll(Duration::from_millis(100));
     wait_until("a batch waits", || site.metric("wholegrain_server_in_flight") == Some(1.0));
     let start = Instant::now();
@@ -236,7 +236,7 @@ fn a_disk_that_hangs_is_not_waited_for() {
     assert!(!tick.acked(), "acknowledged, and the disk never said so");
 }
 
-/// What the service manager was told so far, but for signs of life.
+/// The notifications to the service manager until now, without keep-alives.
 fn told(manager: &UnixDatagram) -> String {
     manager.set_nonblocking(true).expect("a socket");
     let (mut all, mut buffer) = (String::new(), [0; 4096]);
@@ -248,7 +248,7 @@ fn told(manager: &UnixDatagram) -> String {
 }
 
 #[test]
-fn a_hangup_reloads_and_the_service_manager_is_told() {
+fn sighup_reloads_and_notifies_the_service_manager() {
     let site = Site::new();
     let manager = UnixDatagram::bind(site.path("notify")).expect("a socket");
     let mut command = site.command(&["server", "--config"]);

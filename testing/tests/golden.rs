@@ -1,5 +1,5 @@
-//! The whole way over recorded trees: fixtures of /proc and /sys, agent, MQTT over TLS, journal, query. One file shows every
-//! sensor with its unit, kind and value; a change of it is reviewed. `UPDATE_EXPECT=1` writes it anew.
+//! The whole path over recorded trees: fixtures of /proc and /sys, agent, MQTT over TLS, journal, query. One file lists every sensor with unit, kind
+//! and value; review its changes. `UPDATE_EXPECT=1` rewrites it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +8,7 @@ use expect_test::expect_file;
 use wholegrain_testing::{Process, Site, checkout, program, wait_until};
 
 #[test]
-fn every_sensor_of_the_fixtures_arrives_as_the_golden_file_says() {
+fn every_sensor_of_the_fixtures_arrives_with_the_recorded_values() {
     let site = Site::new();
     let (certificate, key) = site.agent_certificate("golden");
     let fixtures = checkout().join("sources/fixtures");

@@ -1,4 +1,4 @@
-//! Parquet files as pandas, pyarrow and DuckDB write them by default, imported with the real command and server.
+//! Parquet files with the defaults of pandas, pyarrow and DuckDB, imported with the real command and server.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn values(site: &Site, pattern: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_other_programs_write_by_default_is_imported() {
+fn files_with_the_defaults_of_other_programs_are_imported() {
     let site = Site::new();
     python("write_parquet.py", &[site.dir()]);
     let server = site.start_server();
@@ -35,9 +35,9 @@ fn what_other_programs_write_by_default_is_imported() {
     assert!(!Path::new(&site.path("duckdb.parquet.bad")).exists());
 }
 
-/// The SQL at the top of `store/FORMAT.md` reads each reading once, where a single one was sent again and lies in two files.
+/// The SQL at the top of `store/FORMAT.md` returns each reading once, even if one was sent again and is in two files.
 #[test]
-fn the_page_says_how_duckdb_reads_each_reading_once() {
+fn the_sql_in_the_format_page_reads_each_reading_once() {
     use wholegrain_model::{Kind, SensorPath, Value, ValueType};
     use wholegrain_store::{Reading, SchemalessSensor, Store, StoreConfig};
     let dir = tempfile::tempdir().expect("a directory");
@@ -52,7 +52,7 @@ fn the_page_says_how_duckdb_reads_each_reading_once() {
     };
     let sensor = store.register_sensors("gw", &[sensor]).expect("a sensor")[0];
     let day = 1_769_817_600_000_000_000;
-    // DuckDB has times to the microsecond.
+    // DuckDB has times with microseconds.
     let ms = 1_000_000;
     for (times, value) in [([day, day + ms], 1.0), ([day + ms, day + 2 * ms], 2.0)] {
         let readings = times.iter().map(|time| Reading { sensor, time: *time, value: Value::Float(value) }).collect();

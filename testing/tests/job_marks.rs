@@ -1,5 +1,5 @@
-//! What runtimes and applications have of the agent: the C and the Python library and the command for shells, in the processes of a
-//! real job (a cgroup of its own, a user of its own), against the real agent and the real server.
+//! The interface of applications: the C and Python libraries and the shell command, in processes of a real job (its own cgroup and user), with the
+//! real agent and server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,13 +12,13 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use wholegrain_testing::{Process, Site, checkout, program, wait_until};
 
-/// Users that need no entry anywhere.
+/// Users without an account.
 const OWNER: u32 = 54_321;
 const OTHER: u32 = 54_322;
-/// Where version 1 hierarchies are; tests use this one.
+/// The version 1 hierarchy that the tests use.
 const HIERARCHY: &str = "/sys/fs/cgroup/pids";
 
-/// The libraries and what is built with them, for all tests of this file; every user may read and run them.
+/// The libraries and the test programs, built once for this file; every user may read and run them.
 fn built() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
@@ -26,7 +26,7 @@ fn built() -> &'static Path {
         open(dir.path());
         let out = dir.path();
         let (source, tests) = (checkout().join("runtime/c"), checkout().join("testing/runtime"));
-        // The library itself is built with -Wall -Wextra -Werror -std=c99 -pedantic by its Makefile.
+        // The Makefile builds the library with -Wall -Wextra -Werror -std=c99 -pedantic.
         run(Command::new("make").arg("-C").arg(&source).arg(format!("OUT={}", out.display())).arg("CC=gcc"));
         let strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
         let link = |command: &mut Command, file: &str, to: &str| {
@@ -35,7 +35,7 @@ fn built() -> &'static Path {
         };
         link(Command::new("gcc").arg("-std=c99"), "app.c", "app");
         link(Command::new("g++").arg("-std=c++98"), "app.cpp", "app-cpp");
-        // Against the shared library as `make install` and pkg-config give it.
+        // Links with the shared library of `make install` and pkg-config.
         let installed = out.join("installed");
         let prefix = format!("PREFIX={}", installed.display());
         run(Command::new("make")
@@ -71,7 +71,7 @@ fn open(dir: &Path) {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// A cgroup below [`HIERARCHY`], removed with what is below it and with the processes in it.
+/// A cgroup below [`HIERARCHY`], removed with its subdirectories and processes.
 struct Cgroup(PathBuf);
 
 impl Drop for Cgroup {
@@ -88,10 +88,10 @@ impl Drop for Cgroup {
         }
         for dir in all.iter().rev() {
             for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
-                // SAFETY: takes integers only; the process is in a cgroup of this test's own.
+                // SAFETY: takes integers only; the process is in a cgroup of this test.
                 unsafe { libc::kill(pid.parse().unwrap_or(0), libc::SIGKILL) };
             }
-            // A process that was killed leaves a moment later.
+            // A killed process leaves shortly after.
             let start = std::time::Instant::now();
             while fs::remove_dir(dir).is_err() && dir.exists() && start.elapsed().as_secs() < 5 {
                 std::thread::sleep(std::time::Duration::from_millis(5));
@@ -100,7 +100,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// An agent that takes directories below a root of its own for jobs, and a server that it sends to.
+/// An agent that finds jobs below its own root, and its server.
 struct Node {
     site: Site,
     root: Cgroup,
@@ -166,14 +166,14 @@ every = "10ms"
         std::os::unix::net::UnixStream::connect(self.site.path("jobs.sock")).is_ok()
     }
 
-    /// Makes a job's cgroup.
+    /// Creates the cgroup of a job.
     fn job(&self, id: &str, uid: u32) -> PathBuf {
         let dir = self.root.0.join(format!("uid_{uid}/job_{id}"));
         fs::create_dir_all(&dir).expect("a job's cgroup");
         dir
     }
 
-    /// A command that runs as a user, within a job or in none.
+    /// Returns a command that runs as a user, in a job or outside.
     fn command(&self, job: Option<&Path>, uid: u32, words: &[&str]) -> Command {
         let procs = job.map_or("/dev/null".into(), |job| job.join("cgroup.procs"));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
@@ -197,7 +197,7 @@ every = "10ms"
         answer
     }
 
-    /// What the server has of a sensor of a job, in the order of time.
+    /// The stored readings of a sensor of a job, in order of time.
     fn stored(&self, job: &str, name: &str) -> Vec<Value> {
         let sensor = format!("/lab/n1/job/{job}/{name}");
         let output = self.site.run(&["query", &sensor, "--from", "-1h", "--format", "json", "--limit", "1000000"]);
@@ -243,7 +243,7 @@ fn every_library_marks_the_phases_of_its_job() {
     let own = Some(job.as_path());
     let out = node.answer(own, OWNER, &[&tool("app"), "threads"]);
     assert!(out.contains("good sent 104 dropped 0 connected 1") && out.contains("bad sent 104 dropped 7"), "{out}");
-    // Each depth is right whichever thread came first: the rows of a name are in the order of the events.
+    // Depths are right for any order of threads: the rows of a name are in the order of events.
     let depths = |name: &str| -> Vec<i64> { node.stored("4711", name).iter().filter_map(Value::as_i64).collect() };
     wait_until("all rows of the threads", || depths("region/shared").len() == 40 && depths("region/main").len() == 2);
     assert!(
@@ -257,7 +257,7 @@ fn every_library_marks_the_phases_of_its_job() {
     assert_eq!(node.stored("4711", "app/progress").len(), 20);
     for program in ["app", "app-shared"] {
         let out = node.answer(own, OWNER, &[&tool(program), "fork"]);
-        // The child's end of its parent's region is nothing; the parent's connection is still its own.
+        // The child's end of its parent's region has no effect; the parent's connection is its own.
         assert!(out.contains("child sent 2 dropped 1 connected 1") && out.contains("parent sent 2 dropped 0"), "{out}");
     }
     node.wait_stored("4711", "region/parent", &[1.0, 0.0, 1.0, 0.0]);
@@ -270,7 +270,7 @@ fn every_library_marks_the_phases_of_its_job() {
     node.wait_stored("4711", "region/py/outer", &[1.0, 0.0]);
     node.wait_stored("4711", "region/py/failing", &[1.0, 0.0]);
     wait_until("both calls of the decorated function", || depths("region/py/decorated").len() == 4);
-    // A shell: a region that outlives the command that began it, one around a command, whose end is the command's.
+    // Shell: a region that outlives the command that began it, and one around a command, which ends with the command.
     let mark = tool("wholegrain-mark");
     for line in [&["begin", "step"][..], &["value", "residual", "1e-9", "1"], &["end", "step"]] {
         node.answer(own, OWNER, &words(std::slice::from_ref(&mark), line));
@@ -282,7 +282,7 @@ fn every_library_marks_the_phases_of_its_job() {
     let counted = node.answer(own, OWNER, &[&mark, "job"]);
     let numbers: Vec<u64> = counted.split(' ').skip(3).take(3).map(|word| word.parse().expect("a number")).collect();
     assert_eq!(numbers[1..], [0, 3], "dropped and refused: {counted}");
-    // The job ends: its open region is closed, its groups are gone.
+    // At the job's end its open region is closed, and its groups are removed.
     node.answer(own, OWNER, &[&mark, "begin", "open"]);
     fs::remove_dir(&job).expect("the job's end");
     node.wait_stored("4711", "region/open", &[1.0, 0.0]);
@@ -297,7 +297,7 @@ fn groups(node: &Node) -> String {
 }
 
 #[test]
-fn who_reads_and_marks_what() {
+fn access_to_values_and_marks_depends_on_the_owner() {
     let node = Node::new("who", "");
     let mut agent = node.start();
     let (first, second) = (node.job("1", OWNER), node.job("2", OTHER));
@@ -307,7 +307,7 @@ fn who_reads_and_marks_what() {
             node.answer(Some(job), uid, &[&mark, "value", &format!("v{name:02}"), value, "By"]);
         }
     }
-    // Each sees their own job's, by whatever pattern.
+    // Users see only sensors of their own job, with any pattern.
     for pattern in ["**", "@/**", "/lab/n1/job/*/app/*", "v*"] {
         let out = node.answer(Some(&first), OWNER, &[&mark, "newest", pattern]);
         assert!(out.contains("/lab/n1/job/1/app/v00 ") && out.contains(" 1.0 By") && !out.contains("/job/2/"), "{out}");
@@ -339,20 +339,20 @@ fn who_reads_and_marks_what() {
     assert!(out.lines().count() == 2 && out.lines().all(|line| line.starts_with("refused: ")), "{out}");
     let values = node.answer(Some(&first), OWNER, &[&mark, "newest", "@/app/v00"]);
     assert!(values.contains(" 1.0 By"), "nobody else's value is there: {values}");
-    // Outside the job but of its user; root, who may all.
+    // A process outside of the job but of its user; and root, who may do everything.
     node.answer(None, OWNER, &["env", "--", &mark, "--job", "1", "begin", "named"]);
     node.answer(None, 0, &[&mark, "newest", "/lab/n1/agent/cpu"]);
     node.answer(Some(&first), 0, &[&mark, "end", "named"]);
     let output = node.output(Some(&first), OWNER, &[&mark, "begin", "a b"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    // The job's own metrics, beside what it said itself.
+    // Metrics of the job that the agent samples, beside its own values.
     let metric = "@/pids/current";
     wait_until("a reading of a metric of the job", || {
         let output = node.output(Some(&first), OWNER, &[&mark, "newest", metric]);
         output.status.success() && text(&output).split(' ').nth(2).is_some_and(|value| value.parse() == Ok(1))
     });
     node.answer(Some(&first), OWNER, &[&mark, "sensors", "@/pids/*"]);
-    // How long a read takes; printed, not asserted.
+    // The time of a read is printed, not checked.
     node.answer(Some(&first), OWNER, &[&tool("latency"), "@/app/v00", "2000", "1000"]);
     node.answer(Some(&first), OWNER, &[&tool("latency"), "@/app/*", "2000", "1000"]);
     node.answer(Some(&first), OWNER, &words(&python(), &["latency", "2000", "@/app/v00"]));
@@ -369,8 +369,8 @@ fn who_reads_and_marks_what() {
 }
 
 #[test]
-fn a_selection_that_failed_keeps_its_reason() {
-    // No agent is needed for it, and no job.
+fn a_failed_selection_keeps_its_error() {
+    // The command works without an agent and without a job.
     let run =
         |socket: &str| run(Command::new(tool("app")).args(["choose", "@/cpu/usage"]).env("WHOLEGRAIN_SOCKET", socket));
     let out = run("/nonexistent/jobs.sock");
@@ -383,7 +383,7 @@ fn an_application_outlives_its_agent() {
     let node = Node::new("outlives", "per_second = 1000\nburst = 1000");
     let job = node.job("7", OWNER);
     let mut command = node.command(Some(&job), OWNER, &[&tool("app"), "loop"]);
-    // It begins without an agent.
+    // It starts without an agent.
     let mut child: Child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the application");
     let mark = tool("wholegrain-mark");
     let newest = |name: &str| -> Option<f64> {
@@ -413,7 +413,7 @@ fn an_application_outlives_its_agent() {
 }
 
 #[test]
-fn a_flood_is_counted_and_harms_no_other_job() {
+fn a_flood_of_marks_is_counted_and_affects_no_other_job() {
     let node = Node::new("flood", "per_second = 20\nburst = 100\nnames_max = 4");
     let mut agent = node.start();
     let (noisy, calm) = (node.job("noisy", OWNER), node.job("calm", OTHER));

@@ -1,4 +1,4 @@
-//! Questions about a job: its readings alone, statistics over its nodes, its energy; and nobody else's.
+//! Queries of a job: its readings, statistics over its nodes, its energy; and no data of other users.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -13,11 +13,11 @@ const SECOND: i64 = 1_000_000_000;
 const INTERVAL_S: i64 = 10;
 /// Readings of each sensor.
 const COUNT: i64 = 300;
-/// The job's time, in s from the first reading.
+/// The job's time range, s after the first reading.
 const JOB: (i64, i64) = (600, 1800);
-/// The time of another one on the second node.
+/// The time range of another job on the second node.
 const OTHER: (i64, i64) = (1200, 2400);
-/// Rows without a reading on the second node: 70 s from one reading to the next.
+/// Rows without a reading on the second node: 70 s between two readings.
 const HOLE: std::ops::Range<i64> = 100..106;
 
 fn record(job: &str, user: &str, cpus: &str, (from, to): (i64, i64), start_s: i64) -> JobRecord {
@@ -34,7 +34,7 @@ fn record(job: &str, user: &str, cpus: &str, (from, to): (i64, i64), start_s: i6
     }
 }
 
-/// Three nodes: one that the job has for itself, one that it shares, one that does not measure its power.
+/// Three nodes: one used by the job alone, one shared, one without a power sensor.
 fn fill(site: &Site) -> i64 {
     let start_s = (now_ns() / SECOND - COUNT * INTERVAL_S) / 60 * 60;
     for (number, node) in [(1, "n1"), (2, "n2"), (3, "n3")] {
@@ -60,7 +60,7 @@ fn fill(site: &Site) -> i64 {
     start_s
 }
 
-/// A client.toml with another token.
+/// Writes a client.toml with another token.
 fn client(site: &Site, name: &str, role: &str) -> PathBuf {
     let config = site.path("server/server.toml").display().to_string();
     let token = site.answer(&["auth", "token", "create", name, "--role", role, "--server-config", &config]);
@@ -87,12 +87,12 @@ fn close(found: &Value, expected: f64) {
 }
 
 #[test]
-fn a_jobs_readings_statistics_and_energy() {
+fn queries_statistics_and_energy_of_a_job() {
     let site = Site::new();
     let mut server = site.start_server();
     let start_s = fill(&site);
 
-    // Its sensors: of CPUs those that it had, of jobs its own.
+    // The job's sensors: those of its CPUs, and its own.
     let sensors = site.answer(&["sensors", "--job", "4711", "--format", "csv"]);
     let paths: Vec<&str> = sensors.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     let of = |node: &str| ["cpu/2/frequency", "job/4711/cpu/usage", "power"].map(|name| format!("/site/{node}/{name}"));
@@ -148,7 +148,7 @@ fn a_jobs_readings_statistics_and_energy() {
     let energy = |more: &[&str]| json(&site.answer(&[&["jobs", "energy", "4711", "--format", "json"], more].concat()));
     let by_cores = energy(&[]);
     close(&by_cores["nodes"][0]["joules"], 100.0 * 1200.0);
-    // Half of it from the time on when the other job came.
+    // Half of the energy after the other job started.
     close(&by_cores["nodes"][1]["joules"], 200.0 * (600.0 - 70.0) + 200.0 * 600.0 / 2.0);
     close(&by_cores["nodes"][1]["share"], 0.75);
     assert!(by_cores["nodes"][2]["joules"].is_null() && by_cores["nodes"][2]["problem"].is_string(), "{by_cores}");
@@ -156,13 +156,13 @@ fn a_jobs_readings_statistics_and_energy() {
     close(&by_cores["total"]["coverage"], (1200.0 + 1130.0) / 3600.0);
     assert!(by_cores["rule"].as_str().is_some_and(|rule| rule.contains("cores")));
     close(&energy(&["--share", "all"])["nodes"][1]["joules"], 200.0 * 1130.0);
-    // What a counter rose by belongs to the later reading (docs/sums.md), so the 10 s before each job's first reading count.
+    // The increase of a counter belongs to the later reading (docs/sums.md), so that the 10 s before each job's first reading count.
     let (used, other) = (3.0 * (1200.0 - 70.0 + 10.0), 600.0 + 10.0);
     close(&energy(&["--share", "cpu-time"])["nodes"][1]["joules"], 200.0 * 1130.0 * used / (used + other));
     assert_eq!(site.run(&["jobs", "energy", "4711", "--meter", "nothing"]).status.code(), Some(1));
     assert_eq!(site.run(&["jobs", "energy", "4711", "--source", "facility"]).status.code(), Some(2));
 
-    // Whose it is.
+    // Access by owner.
     let (anna, bert) = (client(&site, "anna", "user"), client(&site, "bert", "user"));
     wait_until("the tokens are taken over", || {
         [&anna, &bert].iter().all(|user| run_as(&site, user, &["sensors", "power"]).status.success())
@@ -182,7 +182,7 @@ fn a_jobs_readings_statistics_and_energy() {
 }
 
 #[test]
-fn energy_of_what_the_facility_measures() {
+fn energy_from_sensors_of_the_facility() {
     let site = Site::new();
     site.set("server/server.toml", "jobs", "power", "[\"nothing\"]");
     site.set("server/server.toml", "jobs", "facility_power", "[\"/site/hall/power\"]");
@@ -199,7 +199,7 @@ fn energy_of_what_the_facility_measures() {
     );
     let energy = json(&site.answer(&["jobs", "energy", "4711", "--format", "json"]));
     assert_eq!(energy["source"], "facility", "{energy}");
-    // 200 W a node; on the second half of the cores for half of the time.
+    // 200 W for each node; half of the cores of the second node for half of the time.
     close(&energy["total"]["joules"], 200.0 * 1200.0 * 2.75);
     close(&energy["total"]["coverage"], 1.0);
     assert!(energy["rule"].as_str().is_some_and(|rule| rule.contains("10 nodes")), "{energy}");

@@ -9,11 +9,11 @@ use wholegrain_testing::jobs::{Descriptors, JobSite, Reading};
 use wholegrain_testing::probe::now_ns;
 use wholegrain_testing::{Process, wait_until};
 
-/// The sources of jobs with their defaults.
+/// The sources of job metrics with their defaults.
 const SOURCES: &str = "[sources.cgroup]\n[sources.perf]\n[sources.tasks]\n";
 
-/// Whether jobs can be made on this machine; says why when they cannot.
-fn can() -> bool {
+/// Whether jobs can be created on this machine; prints the reason if not.
+fn can_create_jobs() -> bool {
     let missing = Cgroups::missing();
     if let Some(why) = &missing {
         println!("NOT TESTED: {why}");
@@ -21,7 +21,7 @@ fn can() -> bool {
     missing.is_none()
 }
 
-/// Rules of the configuration: everything at this interval, what is gathered from processes ten times slower.
+/// Rules that sample all metrics with this interval, and those of processes ten times slower.
 fn everything(every_ms: u64) -> String {
     format!(
         "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"{every_ms}ms\"\n\
@@ -35,19 +35,19 @@ fn wait_for_job(site: &JobSite, id: &str) {
     wait_until(&format!("the agent samples job {id}"), || site.metrics(id).iter().any(|(_, every)| every.is_some()));
 }
 
-/// Values without their gaps.
+/// The values without gaps.
 fn values(readings: &[Reading]) -> Vec<f64> {
     readings.iter().filter_map(|(_, value)| *value).collect()
 }
 
-/// Panics unless the values never fall: of a counter.
+/// Panics if a counter's values decrease.
 #[track_caller]
 fn assert_rising(what: &str, readings: &[Reading]) {
     let values = values(readings);
     assert!(values.windows(2).all(|pair| pair[1] >= pair[0]), "{what} falls: {values:?}");
 }
 
-/// How many ticks of an interval are missing between the first and the last of these times.
+/// The number of missing ticks of an interval between the first and the last of these times.
 fn holes(times: &[i64], interval_ns: i64) -> i64 {
     let (Some(first), Some(last)) = (times.first(), times.last()) else { return 0 };
     (last - first + interval_ns / 2) / interval_ns + 1 - times.len() as i64
@@ -59,7 +59,7 @@ fn times(readings: &[Reading]) -> Vec<i64> {
 
 #[test]
 fn every_default_metric_of_a_job_arrives() {
-    if !can() {
+    if !can_create_jobs() {
         return;
     }
     let cgroups = Cgroups::new();
@@ -93,7 +93,7 @@ fn every_default_metric_of_a_job_arrives() {
     for (controller, name) in [("memory", "memory/usage"), ("memory", "memory/peak"), ("pids", "pids/current")] {
         assert!(!cgroups.has(controller) || names.contains(name), "no {name} among {names:?}");
     }
-    // What is stored is what the kernel counts: between two looks of our own.
+    // Stored values equal the kernel's counters: each is between two reads of the test.
     let before = job.cpu_s().expect("the kernel's count");
     let since = now_ns();
     let newest = || site.stored("4711", "cpu/usage").into_iter().rev().find_map(|(t, v)| Some((t, v?)));
@@ -110,8 +110,8 @@ fn every_default_metric_of_a_job_arrives() {
 }
 
 #[test]
-fn an_agent_killed_in_the_middle_of_a_job_goes_on_with_it() {
-    if !can() {
+fn a_killed_agent_resumes_the_job_after_its_restart() {
+    if !can_create_jobs() {
         return;
     }
     let cgroups = Cgroups::new();
@@ -125,7 +125,7 @@ fn an_agent_killed_in_the_middle_of_a_job_goes_on_with_it() {
     wait_for_job(&site, "2");
     wait_until("records at the server", || site.record("1").is_some() && site.record("2").is_some());
     let began = site.record("1").expect("it was there")["from"].clone();
-    // By its whole name: `cpu/**` is also tasks/cpu/run, of a source that is not read so often.
+    // By its full name: `cpu/**` includes tasks/cpu/run, of a source with another interval.
     site.rule(&json!({ "metrics": ["cpu/usage"], "jobs": "1", "every": "20ms", "for": "10m" }));
     wait_until("readings", || site.stored("1", "cpu/usage").len() > 3);
     agent.kill();
@@ -150,7 +150,7 @@ fn an_agent_killed_in_the_middle_of_a_job_goes_on_with_it() {
 
 #[test]
 fn a_boost_expires_by_itself_and_costs_no_other_metric_a_tick() {
-    if !can() {
+    if !can_create_jobs() {
         return;
     }
     let cgroups = Cgroups::new();
@@ -163,7 +163,7 @@ fn a_boost_expires_by_itself_and_costs_no_other_metric_a_tick() {
     wait_for_job(&site, "7");
     let metrics = site.metrics("7");
     let perf = metrics.iter().find(|(name, _)| name.starts_with("perf/"));
-    // Where there is no counter of a cgroup's own, another part of the job is turned up.
+    // If cgroups have no counters of their own, another metric of the job is boosted.
     let (pattern, watched) = match perf {
         Some((name, _)) => ("perf/*", name.clone()),
         None => ("pids/*", "pids/current".to_owned()),
@@ -179,8 +179,8 @@ fn a_boost_expires_by_itself_and_costs_no_other_metric_a_tick() {
     let over = now_ns();
     let last = |name: &str| site.stored("7", name).last().map_or(0, |(time, _)| *time);
     wait_until("readings after", || others.iter().chain([&watched]).all(|name| last(name) > over + 500_000_000));
-    // The rate itself: a millisecond between neighbours is common while it held, and never seen before and after.
-    // But for the first, which was taken when the job was found, not at a tick.
+    // The interval between stored samples: 1 ms is common during the boost and does not occur before and after it. The first sample is taken when
+    // the job is found, not at a tick.
     let turned_up = times(&site.stored("7", &watched)).split_off(1);
     let close = |from: i64, to: i64| {
         let near = |pair: &&[i64]| pair[0] > from && pair[1] < to && pair[1] - pair[0] < 5_000_000;
@@ -202,7 +202,7 @@ fn a_boost_expires_by_itself_and_costs_no_other_metric_a_tick() {
 
 #[test]
 fn raw_then_accumulated_then_raw_has_each_tick_once() {
-    if !can() {
+    if !can_create_jobs() {
         return;
     }
     let cgroups = Cgroups::new();
@@ -234,7 +234,7 @@ fn raw_then_accumulated_then_raw_has_each_tick_once() {
         let (Some(least), Some(greatest), Some(mean)) = (least.1, greatest.1, mean.1) else { continue };
         assert!(least <= mean && mean <= greatest, "{least} {mean} {greatest}");
     }
-    // The first was taken when the job was found, not at a tick.
+    // The first sample is taken when the job is found, not at a tick.
     let raw = times(&raw).split_off(1);
     let all = raw.len() as i64 + counts.iter().sum::<f64>() as i64;
     let due = (raw[raw.len() - 1] - raw[0] + 10_000_000) / 20_000_000 + 1;
@@ -251,8 +251,8 @@ fn raw_then_accumulated_then_raw_has_each_tick_once() {
 }
 
 #[test]
-fn an_order_through_the_server_is_in_force_on_every_node_when_it_is_answered() {
-    if !can() {
+fn a_command_through_the_server_is_in_effect_on_every_node_when_it_is_answered() {
+    if !can_create_jobs() {
         return;
     }
     let cgroups = Cgroups::new();
@@ -294,11 +294,11 @@ fn an_order_through_the_server_is_in_force_on_every_node_when_it_is_answered() {
 
 #[test]
 fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
-    /// Jobs, how far apart they begin, and how many run at a time.
+    /// The number of jobs, the time between their starts, and the number at a time.
     const JOBS: usize = 1000;
     const APART: Duration = Duration::from_millis(10);
     const AT_A_TIME: usize = 20;
-    if !can() {
+    if !can_create_jobs() {
         return;
     }
     let cgroups = Cgroups::of(&["cpuacct", "memory", "pids"]);
@@ -306,10 +306,10 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     site.configure(&everything(1000), SOURCES);
     let mut server = site.site.start_server();
     let mut agent = site.start();
-    // One job stays: what the agent needs for looking at jobs at all is there before and after.
+    // One job runs all the time: descriptors that the agent needs for jobs in general exist before and after.
     let stays = cgroups.job("1", 0);
     let _idle = stays.idle();
-    // Before its directories are looked into, nobody could know of a job that begins and ends there.
+    // The agent cannot find a job that starts and ends before it watches the directories.
     wait_for_job(&site, "1");
     drop(cgroups.job("2", 0));
     wait_until("the first job's end is at the server", || {
@@ -317,13 +317,13 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     });
     wait_until("the first job is gone", || site.jobs().len() == 1);
     let (before, groups, rss_kb) = (Descriptors::of(agent.id()), site.groups(), agent.status_kb("VmRSS"));
-    // The thread that answered is there for a moment more.
+    // The thread that answered exists for a moment longer.
     let threads = || agent.threads().into_iter().filter(|name| name != "api").collect::<Vec<_>>();
     let threads_before = threads();
     let mut running: std::collections::VecDeque<JobGroup> = std::collections::VecDeque::new();
     let start = Instant::now();
     for number in 0..JOBS {
-        // Paced, not waited for: so many a second is what is tested.
+        // The rate of starts is tested, so that this loop is paced.
         std::thread::sleep((APART * number as u32).saturating_sub(start.elapsed()));
         running.push_back(cgroups.job(&format!("{}", 100_000 + number), 0));
         if running.len() > AT_A_TIME {

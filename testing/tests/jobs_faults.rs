@@ -1,4 +1,4 @@
-//! What broke others who sample jobs, and what else goes wrong on nodes: none of it may stop the sampling of anything else.
+//! Faults around jobs, including those that broke other monitors: none may stop the sampling of anything else.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,14 +10,14 @@ use wholegrain_testing::jobs::{Descriptors, JobSite, ask, instant};
 use wholegrain_testing::probe::now_ns;
 use wholegrain_testing::{Process, program, wait_until};
 
-/// Everything at 50 ms, and the agent's own memory file as what must always go on.
+/// All metrics every 50 ms, and the agent's own memory file, which must always be sampled.
 const RULES: &str = "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"50ms\"\n";
 const SOURCES: &str = "[sources.cgroup]\n[sources.perf]\n[sources.tasks]\n";
-/// A user of every machine who may do nothing.
+/// A user of every machine without rights.
 const NOBODY: u32 = 65_534;
 
-/// Whether jobs can be made on this machine; says why when they cannot.
-fn can() -> bool {
+/// Whether jobs can be created on this machine; prints the reason if not.
+fn can_create_jobs() -> bool {
     let missing = Cgroups::missing();
     if let Some(why) = &missing {
         println!("NOT TESTED: {why}");
@@ -25,7 +25,7 @@ fn can() -> bool {
     missing.is_none()
 }
 
-/// A server, an agent, and a job `17` whose readings must go on whatever happens beside it.
+/// A server, an agent, and a job `17` whose sampling must not be interrupted.
 struct Node {
     steady: Option<(JobGroup, Process)>,
     server: Process,
@@ -50,7 +50,7 @@ impl Node {
         agent
     }
 
-    /// Waits for a reading of the steady job that was made after this call.
+    /// Waits for a reading of the steady job that was taken after this call.
     #[track_caller]
     fn goes_on(&self, when: &str) {
         let since = now_ns();
@@ -71,8 +71,8 @@ impl Node {
 }
 
 #[test]
-fn no_valid_change_of_rules_silences_the_node() {
-    if !can() {
+fn no_valid_change_of_rules_stops_the_sampling() {
+    if !can_create_jobs() {
         return;
     }
     let node = Node::new(RULES, SOURCES);
@@ -105,8 +105,8 @@ fn no_valid_change_of_rules_silences_the_node() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_reason_and_changes_nothing() {
-    if !can() {
+fn invalid_rules_are_refused_with_a_reason_and_change_nothing() {
+    if !can_create_jobs() {
         return;
     }
     let node = Node::new(RULES, SOURCES);
@@ -145,7 +145,7 @@ fn what_makes_no_sense_is_refused_with_its_reason_and_changes_nothing() {
     let every = || node.site.metrics("17").into_iter().find(|(name, _)| name == "cpu/usage").and_then(|(_, e)| e);
     for (body, part) in &cases {
         let shown = &body[..body.len().min(120)];
-        // A body that is too long may be cut off by a closed connection: that is a refusal too.
+        // The server may close the connection during a body that is too long: that is a refusal too.
         let (status, answer) = node.site.ask("POST", "/v1/rules", body).unwrap_or((413, String::new()));
         assert!((400..500).contains(&status), "{shown}: {status} {answer}");
         assert!(answer.contains(part), "{shown}: the refusal does not say {part}: {answer}");
@@ -161,8 +161,8 @@ fn what_makes_no_sense_is_refused_with_its_reason_and_changes_nothing() {
 }
 
 #[test]
-fn controllers_that_vanish_one_after_another_hold_nobody_up() {
-    if !can() {
+fn controllers_that_disappear_one_by_one_delay_nothing() {
+    if !can_create_jobs() {
         return;
     }
     let node = Node::new(RULES, SOURCES);
@@ -171,14 +171,14 @@ fn controllers_that_vanish_one_after_another_hold_nobody_up() {
     let process = job.burn();
     let sampled = || node.site.stored("10", "cpu/usage").len();
     wait_until("the job is sampled", || sampled() > 2);
-    // What it uses from here on is counted by version 1 alone, so that what version 2 tells afterwards is less. Without this it is less by what
-    // the process used between entering one directory and the other: by nothing, most times.
+    // From here on only version 1 counts its usage, so that version 2 reports less later. Otherwise the difference is the usage between entering one
+    // directory and the other, mostly none.
     if let (Some(_), Some(unified)) = (node.cgroups.hierarchy("cpuacct"), node.cgroups.hierarchy("unified")) {
         std::fs::write(unified.join("cgroup.procs"), process.id().to_string()).expect("the process leaves version 2");
         let before = sampled();
         wait_until("version 1 is ahead", || sampled() > before + 4);
     }
-    // The process leaves with the first directory that is removed.
+    // The process leaves with the first removed directory.
     for controller in ["memory", "pids", "blkio", "cpu", "cpuset", "devices", "cpuacct", "freezer"] {
         job.remove_v1(controller);
         node.goes_on(&format!("after {controller} has gone"));
@@ -188,8 +188,8 @@ fn controllers_that_vanish_one_after_another_hold_nobody_up() {
     wait_until("the job is over", || node.site.job("10").is_none());
     wait_until("its end is at the server", || node.site.record("10").is_some_and(|job| job["to"].is_string()));
     let readings: Vec<Option<f64>> = node.site.stored("10", "cpu/usage").into_iter().map(|(_, value)| value).collect();
-    // The file of version 2 that is left counts since the process entered that directory, and no longer than it was there. So there is a gap
-    // between the two, and no rate takes the step from one to the other for a counter that began anew.
+    // The remaining file of version 2 counts from when the process entered the directory. So there is a gap between the two files, and no rate spans
+    // the restart of a counter.
     let falls = readings.windows(2).filter(|pair| matches!(pair, [Some(before), Some(after)] if after < before));
     assert_eq!(falls.count(), 0, "no counter passes for another's: {readings:?}");
     assert_eq!(Descriptors::of(agent.id()).jobs, Descriptors::of(agent.id()).jobs.min(64), "its files are closed");
@@ -198,8 +198,8 @@ fn controllers_that_vanish_one_after_another_hold_nobody_up() {
 }
 
 #[test]
-fn cgroups_that_vanish_while_they_are_read_leave_no_false_value() {
-    if !can() {
+fn cgroups_that_disappear_during_a_read_leave_no_false_value() {
+    if !can_create_jobs() {
         return;
     }
     let rules = "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"1ms\"\n\
@@ -210,7 +210,7 @@ fn cgroups_that_vanish_while_they_are_read_leave_no_false_value() {
     for id in &ids {
         let job = node.cgroups.job(id, 0);
         let _busy = job.burn();
-        // Away as soon as it is known: while its files are being opened or are read for the first time.
+        // The job ends as soon as it is known, while its files are being opened or first read.
         wait_until("the job is known", || node.site.job(id).is_some());
     }
     wait_until("every job's end is at the server", || {
@@ -232,8 +232,8 @@ fn cgroups_that_vanish_while_they_are_read_leave_no_false_value() {
 }
 
 #[test]
-fn job_ids_with_odd_characters_are_jobs_like_others() {
-    if !can() {
+fn job_ids_may_contain_special_characters() {
+    if !can_create_jobs() {
         return;
     }
     let pattern = "[[jobs.pattern]]\nname = \"odd\"\npath = \"odd/(?<job>[^/]+)\"\n";
@@ -257,7 +257,7 @@ fn job_ids_with_odd_characters_are_jobs_like_others() {
     let mut levels: Vec<String> = Vec::new();
     for id in ids.iter().filter(|id| **id != long) {
         let job = jobs.iter().find(|job| job["job"] == *id).unwrap_or_else(|| panic!("no job {id} among {jobs:?}"));
-        // An id is one part of a path when it is asked for.
+        // An id is one component of a path in a request.
         let path: String = id.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let level = node.site.job(&path).and_then(|job| Some(job["level"].as_str()?.to_owned()));
         let level = level.unwrap_or_else(|| panic!("{id}: no level: {job}"));
@@ -278,8 +278,8 @@ fn job_ids_with_odd_characters_are_jobs_like_others() {
 }
 
 #[test]
-fn an_event_that_this_machine_lacks_is_named_and_never_stored() {
-    if !can() {
+fn an_event_that_this_machine_lacks_is_reported_and_never_stored() {
+    if !can_create_jobs() {
         return;
     }
     let sources = "[sources.cgroup]\n[sources.perf]\nevents = [\"instructions\", \"r1c0\", \"page-faults\"]\n";
@@ -302,15 +302,15 @@ fn an_event_that_this_machine_lacks_is_named_and_never_stored() {
 }
 
 #[test]
-fn an_agent_out_of_descriptors_says_so_and_recovers() {
-    if !can() {
+fn an_agent_without_free_descriptors_reports_it_and_recovers() {
+    if !can_create_jobs() {
         return;
     }
     let node = Node::new(RULES, &format!("{SOURCES}[sources.procfs]\ngroups = [\"meminfo\"]\ninterval = \"100ms\"\n"));
     // Opened before anything else, so that it has its descriptors.
     let agent = node.site.start_by(Command::new("prlimit").arg("--nofile=400:400").arg(program("wholegrain-agent")));
     node.goes_on("from the start");
-    // From the server: whoever asks the agent itself needs a descriptor of it.
+    // Asked from the server: a request to the agent needs one of its descriptors.
     let newest = || {
         let stored = node.site.stored_of_node("meminfo/MemFree");
         stored.into_iter().rev().find_map(|(time, value)| value.map(|_| time))
@@ -332,12 +332,12 @@ fn an_agent_out_of_descriptors_says_so_and_recovers() {
 }
 
 #[test]
-fn an_agent_without_root_says_what_it_cannot_see_and_does_the_rest() {
-    if !can() {
+fn an_agent_without_root_reports_unreadable_sensors_and_samples_the_others() {
+    if !can_create_jobs() {
         return;
     }
     let node = Node::new(RULES, SOURCES);
-    // Everything of the agent's own is nobody's; the program is where nobody may start it.
+    // All files of the agent belong to nobody, and the program is where nobody may start it.
     let binary = node.site.site.path("wholegrain-agent");
     std::fs::copy(program("wholegrain-agent"), &binary).expect("a copy");
     std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -366,8 +366,8 @@ fn an_agent_without_root_says_what_it_cannot_see_and_does_the_rest() {
 }
 
 #[test]
-fn ten_thousand_rules_are_borne() {
-    if !can() {
+fn the_agent_works_with_ten_thousand_rules() {
+    if !can_create_jobs() {
         return;
     }
     let mut rules = String::from(RULES);
@@ -404,8 +404,8 @@ fn ten_thousand_rules_are_borne() {
 }
 
 #[test]
-fn nobody_else_is_heard_on_the_control_topic_or_the_administrators_socket() {
-    if !can() {
+fn others_cannot_use_the_control_topic_or_the_administrators_socket() {
+    if !can_create_jobs() {
         return;
     }
     let node = Node::new(RULES, SOURCES);
@@ -428,7 +428,7 @@ fn nobody_else_is_heard_on_the_control_topic_or_the_administrators_socket() {
     let every = || node.site.metrics("17").into_iter().find(|(name, _)| name == "cpu/usage").and_then(|(_, e)| e);
     node.goes_on("after an order of another agent");
     assert_eq!(every(), Some(50_000_000), "it was not obeyed");
-    // The administrator's socket is closed to others; on the users' socket the job of another is not theirs.
+    // The administrators' socket is closed to others; on the users' socket a user may not change another's job.
     let user = NOBODY.to_string();
     let rule = json!({ "metrics": ["cpu/usage"], "jobs": "17", "every": "10ms", "for": "10m" }).to_string();
     let as_nobody = |socket: &Path| {

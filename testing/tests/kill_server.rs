@@ -1,6 +1,5 @@
-//! The server is killed with SIGKILL at random moments while it takes readings in, seals, merges and drops what is too old;
-//! publishers record its acknowledgements. Afterwards every acknowledged reading is in the store exactly once, but for those of
-//! the day that retention drops, of which nothing is left.
+//! Kills the server with SIGKILL at random moments while it receives, seals, merges and drops readings; publishers record its acknowledgements.
+//! Afterwards every acknowledged reading is in the store exactly once, except those of the day that retention drops, of which none remain.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -16,10 +15,9 @@ use wholegrain_transport::topics::Topic;
 use wholegrain_transport::{payload, tls};
 
 const ROUNDS: usize = 110;
-/// In one round of so many the server is killed so soon that it may still be opening its store.
+/// In one of this number of rounds the server is killed so early that it may still be opening its store.
 const EARLY_ROUND: u64 = 5;
-/// How many days ago each publisher's first sample was taken: of today, of a day that is over, whose blocks are merged into one again
-/// and again, and of a day that retention drops.
+/// The days before now of each publisher's first sample: today, a past day whose blocks are merged repeatedly, and a day that retention drops.
 const DAYS_AGO: [i64; 4] = [0, 0, 2, 25];
 /// Days after which readings are dropped.
 const RETENTION_DAYS: i64 = 20;
@@ -27,15 +25,15 @@ const DAY_NS: i64 = 86_400_000_000_000;
 const SAMPLES: usize = 10;
 const SENSORS: usize = 5;
 
-/// One publisher as an agent would be: keeps what is not acknowledged and sends it again, marked as a duplicate or not.
+/// A publisher that behaves like an agent: keeps unacknowledged batches and sends them again, marked as duplicates or not.
 struct Publisher {
     name: String,
     port: u16,
     schema: Schema,
-    /// Time of the first sample, ns; each sample is 1 ms after the one before.
+    /// The time of the first sample, ns; later ones follow every ms.
     start: i64,
     tls: Arc<rustls::ClientConfig>,
-    /// Numbers of the batches that the server has acknowledged.
+    /// The numbers of the acknowledged batches.
     acknowledged: Mutex<Vec<u64>>,
     stop: AtomicBool,
 }
@@ -58,7 +56,7 @@ impl Publisher {
         })
     }
 
-    /// The batch of a number: every value tells its batch, its sample and its sensor.
+    /// The batch with a number: every value encodes batch, sample and sensor.
     fn batch(&self, seq: u64) -> Vec<u8> {
         let first = (seq - 1) * SAMPLES as u64;
         let column = |sensor: usize| Column {
@@ -88,9 +86,9 @@ impl Publisher {
         let (mut next, mut unacknowledged) = (1, VecDeque::new());
         while !(self.stop.load(Ordering::Relaxed) && unacknowledged.is_empty()) {
             let before = next;
-            // A connection that breaks is what this test is about: try again with what is left.
+            // Broken connections are part of the test: continues with the unacknowledged batches.
             if self.one_connection(&mut next, &mut unacknowledged).is_err() {
-                // Sometimes so late that what was durable and not acknowledged has gone from the journal into a block.
+                // Sometimes so late that durable, unacknowledged batches have moved from the journal into a block.
                 let late = next > before && random.within(0, 3) == 0;
                 std::thread::sleep(Duration::from_millis(if late { random.within(300, 900) } else { 5 }));
             }
@@ -135,25 +133,25 @@ impl Publisher {
     }
 }
 
-/// Starts the server without waiting for it: publishers notice by themselves.
+/// Starts the server without waiting for it: publishers retry by themselves.
 fn start(site: &Site) -> Process {
     let mut command = site.command(&["server", "--config"]);
     Process::start(command.arg(site.path("server/server.toml")), &site.path("server.log"))
 }
 
-/// The server's count of what it did since its start; 0 while it does not answer.
+/// A counter of the server since its start; 0 while it does not answer.
 fn count(site: &Site, name: &str) -> u64 {
     site.metric(&format!("wholegrain_server_{name} ")).unwrap_or(0.0) as u64
 }
 
 #[test]
-fn every_acknowledged_reading_is_there_exactly_once() {
+fn every_acknowledged_reading_is_stored_exactly_once() {
     let mut random = Random::seeded();
     let site = Site::new();
     site.set("server/server.toml", "store", "seal_after", "\"100ms\"");
     site.set("server/server.toml", "store", "retention_age", &format!("\"{RETENTION_DAYS}d\""));
     let now = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_nanos() as i64;
-    // An hour into its day, so that no publisher's readings reach into the next.
+    // An hour after midnight, so that no publisher's readings reach the next day.
     let first = |days: i64| if days == 0 { now } else { now - now % DAY_NS - days * DAY_NS + DAY_NS / 24 };
     let publishers: Vec<_> =
         DAYS_AGO.iter().enumerate().map(|(index, days)| Publisher::new(&site, index, first(*days))).collect();
@@ -172,7 +170,7 @@ fn every_acknowledged_reading_is_there_exactly_once() {
         if random.within(0, EARLY_ROUND) == 0 {
             std::thread::sleep(Duration::from_millis(random.within(0, 300)));
         } else {
-            // The moment is random after the first acknowledgement, so that the round has something to lose.
+            // At a random moment after the first acknowledgement, so that the round can lose data.
             wait_until("a first acknowledgement", || {
                 assert!(server.runs(), "the server ended: {}", server.log());
                 total() > before
@@ -209,7 +207,7 @@ fn every_acknowledged_reading_is_there_exactly_once() {
     check_files(&site, expected);
 }
 
-/// What the server answers: each value once, in order, nothing else.
+/// Checks the server's answers: each value once, in order, nothing else.
 fn check_answers(site: &Site, publisher: &Publisher, last: u64) {
     for sensor in 0..SENSORS {
         let path = format!("/{}/load/s{sensor}", publisher.name);
@@ -231,8 +229,7 @@ fn check_answers(site: &Site, publisher: &Publisher, last: u64) {
     }
 }
 
-/// What the files hold when the journal is sealed and the old day dropped: a query removes duplicates of a time, so they are
-/// counted in the files.
+/// Checks the files after a seal and after retention: a query removes duplicates, so that rows are counted in the files.
 fn check_files(site: &Site, expected: usize) {
     let mut server = site.start_server();
     wait_until("the journal is sealed and the old day dropped", || {

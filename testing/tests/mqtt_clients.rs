@@ -1,5 +1,4 @@
-//! Ordinary clients as users have them, each with each, in both versions, over TCP and TLS: mosquitto_pub and mosquitto_sub,
-//! paho-mqtt, MQTT.js.
+//! Common MQTT clients, each with each, in both versions, over TCP and TLS: mosquitto_pub and mosquitto_sub, paho-mqtt, MQTT.js.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -15,11 +14,11 @@ enum Tool {
 }
 
 const TOOLS: [Tool; 3] = [Tool::Mosquitto, Tool::Paho, Tool::MqttJs];
-/// 3.1.1 and 5 as CONNECT says them.
+/// The version numbers of 3.1.1 and 5 in CONNECT.
 const VERSIONS: [u8; 2] = [4, 5];
 
 struct Broker {
-    // First, for its log lies in the site's folder.
+    // Dropped first, because its log is in the installation's directory.
     server: Process,
     site: Site,
     plain: u16,
@@ -54,7 +53,7 @@ impl Broker {
         command
     }
 
-    /// The command that prints what it hears.
+    /// The command that prints received messages.
     fn subscriber(&self, tool: Tool, tls: bool, options: &Value) -> Command {
         let mut command = self.command(tool, "subscribe", tls, options);
         if tool == Tool::Mosquitto {
@@ -124,7 +123,7 @@ fn text<'a>(options: &'a Value, key: &str) -> &'a str {
     options[key].as_str().expect("a text")
 }
 
-/// A subscriber that runs.
+/// A running subscriber.
 struct Subscriber {
     what: String,
     child: Child,
@@ -140,7 +139,7 @@ impl Subscriber {
         }
     }
 
-    /// All that it heard until it ended by itself, as lines.
+    /// The lines that it printed until its end.
     #[track_caller]
     fn lines(&mut self) -> Vec<String> {
         let output = self.child.stdout.take().expect("its output");
@@ -158,7 +157,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// Everybody publishes with every quality, in every version, and everybody hears all of it.
+/// Each client publishes with each QoS in each version, and each client receives all of it.
 fn each_with_each(tls: bool) {
     let broker = Broker::start();
     let everybody = || TOOLS.iter().flat_map(|&tool| VERSIONS.map(|version| (tool, version)));
@@ -205,7 +204,7 @@ fn each_with_each_over_tls() {
 }
 
 #[test]
-fn each_keeps_a_message_for_who_comes_later_and_takes_it_away() {
+fn each_client_retains_and_removes_a_message() {
     let broker = Broker::start();
     for (publisher, subscriber) in TOOLS.iter().zip(TOOLS.iter().cycle().skip(1)) {
         for version in VERSIONS {
@@ -215,7 +214,7 @@ fn each_keeps_a_message_for_who_comes_later_and_takes_it_away() {
             let listen = json!({"topic": "kept/#", "qos": 1, "version": version, "count": 1});
             let heard = Subscriber::start(&broker, *subscriber, false, &listen).lines();
             assert_eq!(heard, [format!("1 1 {topic} kept")], "{publisher:?} to {subscriber:?}");
-            // Not taken away, it would be the next round's first message.
+            // Otherwise it would be the next round's first message.
             let nothing = keep("");
             if *publisher == Tool::Mosquitto {
                 let mut command = broker.command(*publisher, "publish", false, &nothing);
@@ -228,7 +227,7 @@ fn each_keeps_a_message_for_who_comes_later_and_takes_it_away() {
 }
 
 #[test]
-fn messages_wait_for_each_of_them() {
+fn messages_are_queued_for_each_disconnected_client() {
     let broker = Broker::start();
     for tool in TOOLS {
         for version in VERSIONS {
@@ -253,7 +252,7 @@ fn messages_wait_for_each_of_them() {
 }
 
 #[test]
-fn the_will_of_each_is_published_when_it_is_killed() {
+fn the_will_of_each_killed_client_is_published() {
     let broker = Broker::start();
     let listen = json!({"topic": "wills/#", "qos": 1, "version": 5, "count": TOOLS.len() * VERSIONS.len()});
     let mut watcher = Subscriber::start(&broker, Tool::Mosquitto, false, &listen);
@@ -267,7 +266,7 @@ fn the_will_of_each_is_published_when_it_is_killed() {
             let dying = Subscriber::start(&broker, tool, false, &options);
             wait_until("it subscribes", || broker.metric("subscriptions") == 2.0);
             drop(dying);
-            // The watcher leaves with the last of them.
+            // The watcher ends with the last client.
             wait_until("its subscription is gone", || broker.metric("subscriptions") <= 1.0);
         }
     }

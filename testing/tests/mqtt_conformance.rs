@@ -1,11 +1,11 @@
-//! What `testing/mqtt` asks of any broker, asked of ours and, so that the questions are known to be right, of Mosquitto.
+//! Runs the suite `testing/mqtt` against the server's broker and, to verify the suite, against Mosquitto.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use wholegrain_testing::{Process, Site, checkout, free_port, wait_until};
 
-/// Runs the suite against a broker on loopback; prints what it says.
+/// Runs the suite against a broker on loopback and prints its output.
 fn ask(port: u16, arguments: &[&str]) -> Output {
     let interpreter = checkout().join(".venv/bin/python");
     assert!(interpreter.exists(), "{} is missing: `make prepare` installs it", interpreter.display());
@@ -37,7 +37,7 @@ fn our_broker_conforms_to_3_1_1_and_5() {
     site.set("server/server.toml", "mqtt", "listen", &format!("\"127.0.0.1:{port}\""));
     site.set("server/server.toml", "mqtt", "anonymous", "true");
     let mut server = site.start_server();
-    // Nobody without a name may listen there.
+    // A client without a name may not subscribe there.
     let output = ask(port, &["--denied", "$CONTROL/#"]);
     assert!(server.runs(), "the server ended: {}", server.log());
     assert!(!server.log().contains("panicked"), "{}", server.log());
@@ -45,7 +45,7 @@ fn our_broker_conforms_to_3_1_1_and_5() {
 }
 
 #[test]
-fn the_suite_knows_what_a_broker_is() {
+fn mosquitto_passes_the_suite() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let port = free_port();
     let mut mosquitto = start_mosquitto(folder.path(), port);

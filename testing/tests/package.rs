@@ -1,5 +1,5 @@
-//! The packages: built, looked into, installed below a folder of their own, removed; those for Debian also run, upgraded and purged. Nothing
-//! outside of that folder is touched.
+//! The packages: built, inspected, installed below a separate root, removed; the Debian ones are also run, upgraded and purged. Nothing outside of
+//! that root is touched.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use wholegrain_testing::{Process, checkout, free_port, program, wait_until};
 
-/// What `systemd-analyze security` may say at most of each unit, in tenths; docs/operation.md states the same.
+/// The upper bound of `systemd-analyze security` for each unit, in tenths; docs/operation.md has the same values.
 const EXPOSURE_MAX: [(&str, u32); 2] = [("wholegrain-server", 11), ("wholegrain-agent", 20)];
 
 #[track_caller]
@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The three packages for a format, of the programs that are built: client, server, agent.
+/// The three packages of a format from the built programs: client, server, agent.
 fn build(out: &Path, format: &str) -> [PathBuf; 3] {
     let bin = program("wholegrain").parent().expect("a folder").to_owned();
     let mut build = Command::new(checkout().join("packaging/build"));
@@ -31,7 +31,7 @@ fn build(out: &Path, format: &str) -> [PathBuf; 3] {
     made.try_into().unwrap_or_else(|made| panic!("three packages are wanted: {made:?}"))
 }
 
-/// The same package as of an older version: its configuration had another comment.
+/// The same package in an older version, whose configuration has another comment.
 fn older(package: &Path, dir: &Path) -> PathBuf {
     let tree = dir.join("older");
     good(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree));
@@ -52,7 +52,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A machine's root folder with nothing but dpkg's own files and two lists of users.
+/// A root directory with dpkg's own files and two user lists only.
 struct Root(tempfile::TempDir);
 
 impl Root {
@@ -96,7 +96,7 @@ impl Root {
         line.split(':').nth(1).and_then(|id| id.parse().ok()).expect("a number")
     }
 
-    /// A program of the packages, as its unit's user.
+    /// Returns a command of a packaged program that runs as its unit's user.
     fn as_user(&self, user: &str, program: &str) -> Command {
         let id = self.id(user).to_string();
         let mut command = Command::new("setpriv");
@@ -104,7 +104,7 @@ impl Root {
         command
     }
 
-    /// The installed configuration, for this root and on ports of its own; beside the installed one.
+    /// Writes a copy of the installed configuration for this root and free ports; returns its path.
     fn adapt(&self, file: &str, changes: &[(&str, &str)]) -> PathBuf {
         let root = self.0.path().display();
         let mut text = read(&self.path(&format!("etc/wholegrain/{file}")))
@@ -138,7 +138,7 @@ fn packages_are_installed_run_upgraded_removed_and_purged() {
     check_installed(&root);
     runs(&root, &server, &agent);
 
-    // Upgrade: what an administrator wrote stays, the new file lies beside it.
+    // Upgrade: the administrator's changes stay, the new file is beside them.
     let config = root.path("etc/wholegrain/server.toml");
     fs::write(&config, read(&config) + "# mine\n").expect("a configuration");
     let key = read(&root.path("etc/wholegrain/server.key"));
@@ -148,7 +148,7 @@ fn packages_are_installed_run_upgraded_removed_and_purged() {
     assert_eq!(read(&root.path("etc/wholegrain/server.key")), key, "certificates are made once");
     assert!(root.path("var/lib/wholegrain/store").is_dir());
 
-    // Removed: what was configured and stored stays.
+    // Removal: configuration and data stay.
     root.dpkg(&["-r"], Path::new("wholegrain-server"));
     assert!(!root.path("usr/lib/systemd/system/wholegrain-server.service").exists());
     assert!(
@@ -157,7 +157,7 @@ fn packages_are_installed_run_upgraded_removed_and_purged() {
             && root.path("var/lib/wholegrain/store").is_dir()
     );
 
-    // Purged: nothing of the server stays, and nothing of the agent is touched. A revocation is a file of its own.
+    // Purge: nothing of the server remains, and nothing of the agent is touched. A revocation has its own file.
     fs::write(root.path("etc/wholegrain/revoked"), "name node\n").expect("a file");
     root.dpkg(&["-P"], Path::new("wholegrain-server"));
     fs::remove_file(root.path("etc/wholegrain/adapted-server.toml")).expect("our own file");
@@ -230,7 +230,7 @@ fn check_installed(root: &Root) {
     assert!(fs::symlink_metadata(enabled).is_ok(), "the service is not enabled");
 }
 
-/// Server and agent with the installed configurations, each as its own user; a reading goes from one to the other.
+/// Server and agent with the installed configurations, each as its own user; a reading reaches the server.
 fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
     assert!(server_package.exists());
     root.dpkg(&["-i"], agent_package);
@@ -278,7 +278,7 @@ fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
         assert!(agent.runs(), "{}", agent.log());
         wholegrain(&["query", "/node/meminfo/MemAvailable", "--from", "-1m"]).status.code() == Some(0)
     });
-    // `ctl` on a node: the package has all that it needs.
+    // `ctl` on a node needs only this package.
     let socket = root.path("run/wholegrain/agent.sock");
     let status = good(Command::new(root.path("usr/bin/wholegrain")).args(["ctl", "status", "--socket"]).arg(socket));
     assert!(status.contains("node"), "{status}");
@@ -287,7 +287,7 @@ fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
 }
 
 #[test]
-fn packages_are_as_debian_wants_them() {
+fn packages_follow_debian_policy() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     for package in build(dir.path(), "deb") {
         let field = |name: &str| good(Command::new("dpkg-deb").arg("-f").arg(&package).arg(name)).trim().to_owned();
@@ -335,7 +335,7 @@ fn packages_are_as_debian_wants_them() {
 }
 
 #[test]
-fn packages_for_enterprise_linux_say_what_they_need_and_are_installed_and_removed() {
+fn packages_for_enterprise_linux_have_dependencies_and_are_installed_and_removed() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let packages = build(dir.path(), "rpm");
     let ask = |package: &Path, what: &[&str]| good(Command::new("rpm").arg("-qp").args(what).arg(package));
@@ -369,7 +369,7 @@ fn packages_for_enterprise_linux_say_what_they_need_and_are_installed_and_remove
         good(&mut rpm)
     };
     rpm(&["--initdb"], &[]);
-    // There is no shell below this root for the scripts to run with.
+    // This root has no shell for the scripts.
     let all: Vec<&Path> = packages.iter().map(PathBuf::as_path).collect();
     rpm(&["-i", "--nodeps", "--noscripts"], &all);
     let said = good(Command::new(root.path().join("usr/bin/wholegrain")).arg("--version"));
@@ -400,7 +400,7 @@ fn everything_has_one_version() {
 }
 
 #[test]
-fn units_are_valid_and_as_exposed_as_the_documents_say() {
+fn units_are_valid_and_as_exposed_as_documented() {
     let documents = read(&checkout().join("docs/operation.md"));
     for (unit, exposure) in EXPOSURE_MAX {
         let file = checkout().join(format!("packaging/{unit}.service"));
@@ -412,7 +412,7 @@ fn units_are_valid_and_as_exposed_as_the_documents_say() {
         );
         let stated = format!("| `{unit}.service` | {}.{} |", exposure / 10, exposure % 10);
         assert!(documents.contains(&stated), "docs/operation.md does not say {stated}: {said}");
-        // A copy whose programs are there: what the unit starts is not on this machine.
+        // A copy with existing programs: the unit's program is not installed on this machine.
         let dir = tempfile::tempdir().expect("a temporary folder");
         let copy = dir.path().join(format!("{unit}.service"));
         fs::write(&copy, read(&file).replace("/usr/bin/wholegrain", "/bin/true ")).expect("a unit");

@@ -1,4 +1,4 @@
-//! PromQL over what is stored here, by a stock Prometheus that reads from a real server with TLS and a token.
+//! PromQL with an unmodified Prometheus that reads from a real server with TLS and a token.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,23 +10,23 @@ use wholegrain_testing::publisher::{Publisher, Values};
 use wholegrain_testing::{Process, Site, free_port, wait_until};
 
 const SECOND: i64 = 1_000_000_000;
-/// From one reading to the next.
+/// The interval of the sensors.
 const INTERVAL_S: i64 = 10;
 /// Readings of each sensor.
 const COUNT: i64 = 360;
-/// No reading in these rows: the agent was away.
+/// Rows without a reading: the agent was disconnected.
 const HOLE: std::ops::Range<i64> = 100..130;
-/// A reading without a value.
+/// A row with a gap.
 const GAP: i64 = 200;
 
-/// A Prometheus that has no data of its own.
+/// A Prometheus without its own data.
 struct Prometheus {
     process: Process,
     port: u16,
 }
 
 impl Prometheus {
-    /// With the configuration of docs/prometheus.md, its names exchanged for this site's.
+    /// Uses the configuration of docs/prometheus.md with this installation's names.
     fn start(site: &Site, name: &str, token: &str) -> Self {
         let document =
             std::fs::read_to_string(wholegrain_testing::checkout().join("docs/prometheus.md")).expect("a document");
@@ -68,7 +68,7 @@ impl Prometheus {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {parameters:?}: {error}: {text:?}"))
     }
 
-    /// Values by series (their labels but for some) and time in seconds.
+    /// Values by series (some of its labels) and time in seconds.
     #[track_caller]
     fn range(&self, expression: &str, from_s: i64, to_s: i64, step_s: i64) -> BTreeMap<String, BTreeMap<i64, f64>> {
         let parameters = [
@@ -89,13 +89,13 @@ impl Prometheus {
     }
 }
 
-/// A series by the labels that say which it is.
+/// A series by its identifying labels.
 fn name_of(metric: &Value) -> String {
     let text = |key: &str| metric[key].as_str().unwrap_or_default();
     [text("node"), text("cpu"), text("job")].join(" ").trim().to_owned()
 }
 
-/// What our own answers say, by path and time in seconds.
+/// The server's own answers, by path and time in seconds.
 fn own(site: &Site, arguments: &[&str]) -> BTreeMap<String, BTreeMap<i64, f64>> {
     let mut all: BTreeMap<String, BTreeMap<i64, f64>> = BTreeMap::new();
     let answer = site.answer(&[&["query"], arguments, &["--format", "json"]].concat());
@@ -110,7 +110,7 @@ fn own(site: &Site, arguments: &[&str]) -> BTreeMap<String, BTreeMap<i64, f64>> 
     all
 }
 
-/// An hour's readings of two nodes up to now, and of a job of anna's on both and one of bert's on one. The time of the first.
+/// An hour of readings of two nodes until now, of a job of anna on both, and of one of bert on one. Returns the time of the first.
 fn fill(site: &Site) -> i64 {
     let start_s = (now_ns() / SECOND - COUNT * INTERVAL_S) / 600 * 600;
     let rows: Vec<i64> = (0..COUNT).filter(|row| !HOLE.contains(row)).collect();
@@ -153,7 +153,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn promql_gives_what_our_own_queries_give() {
+fn promql_returns_the_values_of_native_queries() {
     let site = Site::new();
     let mut server = site.start_server();
     let start_s = fill(&site);
@@ -162,7 +162,7 @@ fn promql_gives_what_our_own_queries_give() {
     let end_s = start_s + (COUNT - 1) * INTERVAL_S;
     let (from, to) = (format!("@{start_s}"), format!("@{}", end_s + 1));
 
-    // Every reading, and nothing where there is none: neither in the hole nor at the gap.
+    // Every reading, and no value in the hole and at the gap.
     let power = own(&site, &["power", "--from", &from, "--to", &to]);
     for step_s in [INTERVAL_S, 60] {
         let found = prometheus.range("power", start_s, end_s, step_s);
@@ -171,7 +171,7 @@ fn promql_gives_what_our_own_queries_give() {
             let expected = &power[&format!("/site/{node}/power")];
             for time in (start_s..=end_s).step_by(step_s as usize) {
                 let row = (time - start_s) / INTERVAL_S;
-                // A value counts until a hole is one, three intervals after it.
+                // A value is valid until three intervals after it.
                 let value = if row < HOLE.start + 2 {
                     expected.range(..=time).next_back()
                 } else {
@@ -182,7 +182,7 @@ fn promql_gives_what_our_own_queries_give() {
         }
     }
 
-    // Rates: of the seven readings from t - 60 s to t, which are those of our window that ends before t + 10 s.
+    // A rate uses the seven readings from t - 60 s to t, which are those of the server's window that ends before t + 10 s.
     let rates = own(&site, &["cpu/0/user", "--op", "rate", "--every", "60s", "--from", &from, "--to", &to]);
     let found = prometheus.range("rate(cpu_user{cpu=\"0\"}[1m])", start_s + 50, end_s, 60);
     let mut compared = 0;
@@ -202,7 +202,7 @@ fn promql_gives_what_our_own_queries_give() {
     }
     assert!(compared > 70, "{compared}");
 
-    // Sums over series, evaluated where samples can be left out and where they cannot.
+    // Sums over series at evaluation times where samples can be omitted, and where they cannot.
     for (step_s, offset) in [(60, 0), (60, 37), (INTERVAL_S, 0)] {
         let found = prometheus.range("sum by (node) (cpu_user)", start_s + offset, end_s, step_s);
         let cpu = own(&site, &["cpu/*/user", "--from", &from, "--to", &to]);
@@ -217,7 +217,7 @@ fn promql_gives_what_our_own_queries_give() {
         }
     }
 
-    // A subquery evaluates at whole minutes of its own.
+    // A subquery is evaluated at whole minutes.
     let found = prometheus.range("max_over_time(sum(power)[10m:1m])", start_s + 2777, start_s + 3300, 61);
     for (time, max) in &found[""] {
         let minutes = (time - 600..=*time).filter(|at| at % 60 == 0);
@@ -237,7 +237,7 @@ fn promql_gives_what_our_own_queries_give() {
 }
 
 #[test]
-fn who_may_see_what_and_how_much() {
+fn access_and_limits_of_promql() {
     let site = Site::new();
     site.set("server/server.toml", "prometheus", "series_max", "6");
     site.set("server/server.toml", "prometheus", "samples_max", "1000");
@@ -263,7 +263,7 @@ fn who_may_see_what_and_how_much() {
     let admin = Prometheus::start(&site, "admin", &admin);
     assert_eq!(jobs(&admin), ["n1  4711", "n1  4712", "n2  4711"]);
 
-    // What is too much is refused in words; the next query is answered.
+    // Queries beyond the limits are refused with an explanation; the next query is answered.
     let refused = |prometheus: &Prometheus, expression: &str, expected: &str| {
         let range = [
             ("query", expression.to_owned()),
@@ -285,7 +285,7 @@ fn who_may_see_what_and_how_much() {
     assert!(server.stop().success());
 }
 
-/// Asks for the power of all nodes as streamed chunks; how many samples each series has.
+/// Requests the power of all nodes as streamed chunks; returns the number of samples of each series.
 fn streamed(site: &Site, from_ms: i64, to_ms: i64) -> Vec<u64> {
     let bytes = |field: u8, bytes: &[u8]| [&[field << 3 | 2, bytes.len() as u8], bytes].concat();
     let int = |field: u8, mut value: i64| {
@@ -300,7 +300,7 @@ fn streamed(site: &Site, from_ms: i64, to_ms: i64) -> Vec<u64> {
     let matcher = [bytes(2, b"__name__"), bytes(3, b"power")].concat();
     let query = [int(1, from_ms), int(2, to_ms), bytes(3, &matcher)].concat();
     let request = [bytes(1, &query), bytes(2, &[1, 0])].concat();
-    // Snappy's simplest form: the length, and one literal of at most 60 bytes.
+    // The simplest form of snappy: the length, and one literal of at most 60 bytes.
     let mut packed = vec![request.len() as u8];
     for part in request.chunks(60) {
         packed.push((part.len() as u8 - 1) << 2);
@@ -346,7 +346,7 @@ fn varint(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-/// The fields of a message that are bytes.
+/// The fields of a message that contain bytes.
 fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     let mut found = Vec::new();
     while !message.is_empty() {

@@ -1,5 +1,4 @@
-//! The Python package: installed as `pip install ./python` does it, its types checked, its tests, its README and its case studies run
-//! against real servers.
+//! The Python package: installed with `pip install ./python`, its types checked, its tests, README and case studies run against real servers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use wholegrain_testing::facility::{Replay, replay};
 use wholegrain_testing::jobs::JobSite;
 use wholegrain_testing::{Site, checkout};
 
-/// The package in a virtual environment that has nothing else of its own; the tests' one lends it what the package depends on.
+/// The package in its own virtual environment, with the dependencies of the tests' environment.
 struct Installed {
     folder: tempfile::TempDir,
 }
@@ -32,14 +31,14 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Installed {
-    /// Builds and installs without a network: what it is built with and what it needs are among the tests' packages.
+    /// Builds and installs without a network: build and run dependencies are among the tests' packages.
     fn get() -> &'static Self {
         static INSTALLED: OnceLock<Installed> = OnceLock::new();
         INSTALLED.get_or_init(|| {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let (source, wheels, fresh) =
                 (folder.path().join("source"), folder.path().join("wheels"), folder.path().join("fresh"));
-            // Building leaves files beside the sources, so a copy is built.
+            // The build leaves files beside the sources, so that it uses a copy.
             run(Command::new("cp").arg("-r").arg(checkout().join("python")).arg(&source));
             let pip = |arguments: &[&str]| {
                 let mut command = Command::new(tests_python());
@@ -61,7 +60,7 @@ impl Installed {
         })
     }
 
-    /// Its interpreter, in a folder where no sources are beside it.
+    /// Its interpreter, in a directory without sources.
     fn python(&self) -> Command {
         let mut command = Command::new(self.folder.path().join("fresh/bin/python"));
         command.current_dir(self.folder.path()).env_remove("PYTHONPATH").env("MPLBACKEND", "Agg");
@@ -69,7 +68,7 @@ impl Installed {
     }
 }
 
-/// A server that seals often, so that what is written is in blocks soon.
+/// A server that seals often, so that readings are soon in blocks.
 fn site() -> Site {
     let site = Site::new();
     site.set("server/server.toml", "store", "seal_after", "\"200ms\"");
@@ -81,13 +80,13 @@ fn for_site(command: &mut Command, site: &Site) {
 }
 
 #[test]
-fn it_is_installed_with_its_types_and_needs_pyarrow_alone() {
+fn the_package_is_installed_with_types_and_depends_on_pyarrow_only() {
     let installed = Installed::get();
     let ask = "import importlib.metadata as m, pathlib, wholegrain; \
                print(wholegrain.__version__ == m.version('wholegrain'), (pathlib.Path(wholegrain.__file__).parent / 'py.typed').exists(), \
                [r for r in m.requires('wholegrain') if 'extra' not in r], '/fresh/' in wholegrain.__file__)";
     assert_eq!(run(installed.python().args(["-c", ask])).trim(), "True True ['pyarrow>=17'] True");
-    // Importing it loads none of what is optional, nor the package for marks of jobs, which has a name of its own.
+    // An import loads none of the optional dependencies, nor the package for marks of jobs, which has another name.
     let ask = "import sys, wholegrain; print([m for m in ('pandas', 'polars', 'matplotlib', 'numpy', 'wholegrain_runtime') if m in sys.modules])";
     let loaded = run(installed.python().args(["-c", ask]));
     assert!(
@@ -110,7 +109,7 @@ fn its_tests_pass_against_a_server() {
     println!("{}", run(&mut pytest(&site, "")));
 }
 
-/// The package's own tests in a file, or all of them.
+/// Runs the package's tests in a file, or all of them.
 fn pytest(site: &Site, file: &str) -> Command {
     let mut command = Installed::get().python();
     for_site(&mut command, site);
@@ -176,7 +175,7 @@ fn applications_differ_in_their_ratio() {
         assert!(samples >= 5, "{name}: {samples} samples");
         words[3].trim_end_matches(',').parse().expect("a median")
     };
-    // Who allocates has page faults, who converses is switched to and fro; who multiplies matrices in its caches does next to none of it.
+    // Allocation causes page faults, communication causes context switches; matrix products in the caches cause almost none.
     for (ratio, many) in
         [("perf/page-faults per cpu/usage", "allocate"), ("perf/context-switches per cpu/usage", "converse")]
     {
@@ -184,7 +183,7 @@ fn applications_differ_in_their_ratio() {
         assert!(many > 1_000.0 && many > 10.0 * few, "{ratio}: {many} and {few}");
     }
     are_pictures(&plots, &["application_ratio.png", "job_multiply.png"]);
-    // The jobs that there are now are looked at from every side.
+    // Queries the jobs of the case study in several ways.
     let job = said.split("running allocate as job ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a job");
     let mut command = pytest(&jobs.site, "test_jobs.py");
     println!("{}", run(command.env("WHOLEGRAIN_JOB", job)));

@@ -1,5 +1,5 @@
-//! A server whose disk is full: it acknowledges nothing that it cannot keep, says why, harms nothing that is there, and goes on by
-//! itself when there is room again. Its store lies on a small file system of its own, which a ballast file fills.
+//! A server with a full disk: it acknowledges nothing that it cannot store, says why, damages no data, and continues when there is room again. Its
+//! store is on a small file system, which a ballast file fills.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use wholegrain_testing::probe::{Probe, assert_unbroken, now_ns};
 use wholegrain_testing::{Process, Site, wait_until};
 
-/// A file beside the store's own that leaves no room.
+/// A file beside the store's that fills the disk.
 struct Ballast(PathBuf);
 
 impl Ballast {
@@ -16,7 +16,7 @@ impl Ballast {
         Self(server.sees(&site.path("server/store/ballast")))
     }
 
-    /// Takes all the room there is now.
+    /// Uses all remaining space.
     fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(&self.0).expect("a file beside the store's");
         let block = [0x5a; 4096];
@@ -29,7 +29,7 @@ impl Ballast {
 }
 
 #[test]
-fn a_full_disk_stops_acknowledgements_and_nothing_else_and_passes() {
+fn a_full_disk_stops_only_acknowledgements_until_there_is_room() {
     let site = Site::new();
     site.set("server/server.toml", "store", "seal_after", "\"1s\"");
     let old = Probe::new(&site, "old", "old-spool", "16MiB");
@@ -43,7 +43,7 @@ fn a_full_disk_stops_acknowledgements_and_nothing_else_and_passes() {
 
     ballast.fill();
     wait_until("the store has failed to write", || server.log().contains("the disk is full"));
-    // A sensor that nobody knew: the catalogue has no room for its schema either.
+    // A new sensor: the catalogue has no room for its schema either.
     let mut new_agent = new.start();
     wait_until("both agents keep their batches", || {
         ballast.fill();

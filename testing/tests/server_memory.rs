@@ -1,4 +1,4 @@
-//! The allocator's arenas of a real server: threads that come and go leave fragments in each, so there are no more than processors.
+//! The allocator arenas of a real server: short-lived threads leave fragments in each, so that there must be no more arenas than processors.
 #![cfg(target_env = "gnu")]
 
 use std::num::NonZero;
@@ -6,10 +6,11 @@ use std::thread::available_parallelism;
 
 use wholegrain_testing::{Process, Site, wait_until};
 
-/// What the C library reserves for an arena beside the first (`HEAP_MAX_SIZE` of malloc/arena.c on 64 bits), bytes; it begins at a multiple of this.
+/// The size that the C library reserves for each arena after the first (`HEAP_MAX_SIZE` of malloc/arena.c on 64 bits), bytes; its address is a
+/// multiple of this.
 const ARENA_BYTES: u64 = 64 << 20;
 
-/// Arenas of a process beside the first: a part that is used, and the rest of what is reserved behind it.
+/// The arenas of a process after the first: a used part, and the rest of the reservation.
 fn arenas(process: &Process) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.id())).expect("the process runs");
     let part = |line: &str| {
@@ -30,7 +31,7 @@ fn arenas(process: &Process) -> usize {
 fn a_server_has_no_more_arenas_than_processors() {
     let most = available_parallelism().map_or(1, NonZero::get).max(2);
     let site = Site::new();
-    // Where the environment says so there are more: the count counts, and the threads are enough for them.
+    // With another setting in the environment there are more: the counting works, and there are enough threads.
     let mut command = site.command(&["server", "--config"]);
     command.arg(site.path("server/server.toml")).env("MALLOC_ARENA_MAX", "1000");
     let mut server = Process::start(&mut command, &site.path("server.log"));

@@ -1,4 +1,4 @@
-//! The whole on a real Slurm: what the server has of a job agrees with what the kernel counted for it.
+//! The whole system with a real Slurm: the server's data of a job agrees with the kernel's counters.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -11,18 +11,18 @@ use wholegrain_testing::probe::now_ns;
 use wholegrain_testing::slurm::{PARTITION, Slurm};
 use wholegrain_testing::{DEADLINE, checkout, open_to_all, wait_until};
 
-/// Sampling interval of everything but what is gathered from processes.
+/// The interval of all metrics except those of processes.
 const INTERVAL_NS: i64 = 200_000_000;
 const RULES: &str = "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"200ms\"\n\
                      [[jobs.rule]]\nmetrics = [\"tasks/**\"]\nevery = \"1s\"\n";
 const SOURCES: &str = "[sources.cgroup]\n[sources.perf]\n[sources.tasks]\n";
-/// Users of every machine: who may do nothing, and root.
+/// Users of every machine: nobody, and root.
 const NOBODY: u32 = 65_534;
 const ROOT: u32 = 0;
-/// Uses some seconds of a core, however many others want it.
+/// Uses some seconds of CPU time, independent of other load.
 const BURN: &str = "for ((i = 0; i < 400000; i++)); do :; done";
 
-/// Reads a file again and again until it is gone; what it had last.
+/// Reads a file repeatedly until it is removed, and returns its last content.
 struct Watcher(JoinHandle<Option<String>>);
 
 impl Watcher {
@@ -43,7 +43,7 @@ impl Watcher {
         }))
     }
 
-    /// The number that the file had last; after it has gone.
+    /// The last number in the file, after its removal.
     fn last(self) -> Option<f64> {
         self.0.join().expect("the watcher")?.trim().parse().ok()
     }
@@ -56,7 +56,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None`, with the reason printed, where it cannot be.
+    /// `None`, with the reason printed, if it cannot run here.
     fn start() -> Option<Self> {
         if let Some(why) = Slurm::missing() {
             println!("NOT TESTED: {why}");
@@ -83,12 +83,12 @@ impl Cluster {
         Some(Self { slurm, site })
     }
 
-    /// Watches what the kernel counts for a job, from its submission on.
+    /// Watches the kernel's counter of a job from its submission on.
     fn watch(&self, uid: u32, job: &str) -> Watcher {
         Watcher::start(self.slurm.cgroup("cpuacct", uid, job).join("cpuacct.usage"))
     }
 
-    /// A job's name as far as this Slurm tells it to a prolog on the node: 22.05 does not, which is said.
+    /// A job's name, if this Slurm passes it to the prolog: 22.05 does not, which is printed.
     fn told_name(&self, job: &str) -> Value {
         let file = self.site.site.path(&format!("slurm-hooks/name-{job}"));
         let name = std::fs::read_to_string(file).expect("the prolog ran");
@@ -99,7 +99,7 @@ impl Cluster {
         name.into()
     }
 
-    /// The server's record of a job that is over.
+    /// The server's record of an ended job.
     #[track_caller]
     fn ended(&self, job: &str) -> Value {
         wait_until(&format!("the end of job {job} at the server"), || {
@@ -130,15 +130,15 @@ fn cpu_seconds_agree_with_the_kernels_own_count() {
     let total = record["totals"]["cpu/usage"].as_f64().expect("a total");
     let to = instant(&record["to"]).expect("an end");
     println!("kernel {kernel:.4} s, last stored {last:.4} s, total {total:.4} s, {} readings", readings.len());
-    // A job of one task uses one core, with what starts and ends it beside it at most two: so much can have come after the
-    // last reading, and the record's total is read when the end is seen.
+    // A job of one task uses one core, and at most two with its prolog and epilog: this much can follow the last reading. The record's total is read
+    // when the end is noticed.
     let interval = INTERVAL_NS as f64 / 1e9;
     assert!(kernel > 0.5, "it burnt: {kernel}");
     assert!(last <= kernel + 1e-6 && kernel - last <= 2.0 * interval, "stored {last}, the kernel's own {kernel}");
     // Totals are at least as late as the last sample.
     let late = 2.0 * interval;
     assert!(total >= last - 1e-6 && total <= kernel + 1e-6, "total {total}, sampled {last}, the kernel's own {kernel}");
-    // The job is over when the last of its directories has gone; that of the CPU time goes earlier.
+    // The job ends when its last directory is removed; the directory of CPU time is removed earlier.
     println!("last reading {} ms before the end", (to - last_time) / 1_000_000);
     let from = instant(&record["from"]).expect("a beginning");
     assert!(asked < from && from < to && to < now_ns(), "{asked} {from} {to}");
@@ -165,7 +165,7 @@ fn cpu_seconds_agree_with_the_kernels_own_count() {
     assert!((kernel - total).abs() <= late, "total {total}, the kernel's own {kernel}");
     let most = cluster.site.stored(&fills, "memory/usage").iter().filter_map(|(_, v)| *v).fold(0.0, f64::max);
     assert!(most > 200e6 && most < 400e6, "its memory: {most} bytes");
-    // For people, and only one user's.
+    // As text, and for one user only.
     let listed = cluster.site.site.answer(&["jobs", "--user", "nobody"]);
     assert!(listed.contains(&burning) && !listed.contains(&format!("{fills} ")), "{listed}");
     let shown = cluster.site.site.answer(&["jobs", "show", &burning]);
@@ -192,12 +192,12 @@ fn a_job_shorter_than_the_interval_leaves_start_end_and_totals() {
     let kernel = watch.last().expect("the kernel's count") / 1e9;
     let total = record["totals"]["cpu/usage"].as_f64().expect("a total of CPU time");
     println!("kernel {kernel:.4} s, total {total:.4} s");
-    // Read last when something changed in its cgroups, at the latest when they went.
+    // Totals are read at each change of the job's cgroups, at the latest when they are removed.
     assert!(total > 0.0 && total <= kernel + 1e-6, "total {total}, the kernel's own {kernel}");
     let (from, to) = (instant(&record["from"]), instant(&record["to"]));
     assert!(from.is_some() && from < to, "{record}");
     assert_eq!((&record["name"], &record["end_unseen"]), (&cluster.told_name(&job), &Value::from(false)));
-    // Read when the job was found, and then not before its end.
+    // Read when the job was found, and then at its end.
     let written = || cluster.site.record(&job)?["totals"]["tasks/io/write_chars"].as_f64();
     let why = || cluster.site.record(&job)?["tasks_missing"].as_str().map(str::to_owned);
     wait_until("what its processes wrote, or why that is not known", || written().is_some() || why().is_some());

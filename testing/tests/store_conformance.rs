@@ -1,4 +1,4 @@
-//! The checks of every store of readings, on the stores that there are.
+//! Runs the checks of every store of readings on the existing stores.
 
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_testing::conformance::memory::{Fault, Memory};
@@ -21,12 +21,12 @@ fn the_embedded_store_passes() {
 }
 
 #[test]
-fn the_least_store_passes() {
+fn the_store_in_memory_passes() {
     assert_eq!(run(Memory::default), Vec::<String>::new());
 }
 
 #[test]
-fn each_broken_promise_is_found() {
+fn each_fault_is_found() {
     for fault in Fault::ALL {
         let found = run(|| Memory::broken(fault));
         println!("{fault:?}: {found:#?}");

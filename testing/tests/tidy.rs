@@ -1,4 +1,4 @@
-//! What `docs/principles.md` says and a program can check. Each check names the file, the line and what to do instead.
+//! Checks of `docs/principles.md` by program. Each finding names the file, the line and the correction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ const FILE_LINES_MAX: usize = 700;
 /// The longest function, in lines.
 const FUNCTION_LINES_MAX: usize = 100;
 
-/// Which crates of the project a crate may use: the direction in which data flows, and nothing back.
+/// The crates that a crate may use: dependencies follow the data flow and never go back.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-model", &[]),
     ("wholegrain-sources", &["model"]),
@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain", &["model", "transport", "query", "server", "demo"]),
 ];
 
-/// Crates that must not reach the agent, however indirectly: it stays small and has no async runtime.
+/// Crates that must not be in the agent, also not indirectly: it is small and has no async runtime.
 const NOT_IN_AGENT: &[&str] = &["tokio", "arrow-array", "parquet", "axum", "hyper", "redb"];
 
 /// A dependency's licence expression must be satisfiable with these alone.
@@ -43,10 +43,10 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// A piece of text that must not stand in code, where, and what stands there instead.
+/// Text that is refused in code, where, and its replacement.
 struct Banned {
     text: &'static str,
-    /// Applies to a path with one of these beginnings; empty means everywhere.
+    /// The rule applies to paths with one of these prefixes; empty means everywhere.
     within: &'static [&'static str],
     instead: &'static str,
 }
@@ -92,7 +92,7 @@ fn sources() -> Vec<(String, String)> {
 }
 
 fn metadata() -> serde_json::Value {
-    // Only what this machine builds is on its disk: crates for other systems are not asked for.
+    // Only crates that are built on this machine are on its disk.
     let version = Command::new("rustc").arg("-vV").output().expect("rustc -vV").stdout;
     let version = String::from_utf8(version).expect("UTF-8");
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("the host in rustc -vV");
@@ -145,7 +145,7 @@ fn test_modules(file: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn files_and_functions_fit_a_reader() {
+fn files_and_functions_have_a_bounded_length() {
     let mut findings = Vec::new();
     for (file, text) in sources() {
         let count = text.lines().count();
@@ -160,7 +160,7 @@ fn files_and_functions_fit_a_reader() {
     report(findings);
 }
 
-/// Start and length of each function over the bound. Relies on rustfmt: a body ends at the first `}` with the `fn`'s indent.
+/// Start and length of each function over the bound. Relies on rustfmt: a body ends at the first `}` with the `fn`'s indentation.
 fn long_functions(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -187,7 +187,7 @@ fn long_functions_are_found() {
 }
 
 #[test]
-fn every_crate_says_what_comes_in_what_goes_out_and_what_it_never_does() {
+fn every_crate_documents_input_output_and_limits() {
     let mut findings = Vec::new();
     for folder in ["model", "sources", "agent", "transport", "server", "store", "query"] {
         let file = format!("{folder}/src/lib.rs");
@@ -223,7 +223,7 @@ fn every_source_is_a_folder_with_a_readme_and_a_line_in_the_table() {
 }
 
 #[test]
-fn no_folder_is_a_heap() {
+fn no_folder_has_too_many_files() {
     let mut findings = BTreeSet::new();
     for file in files() {
         for name in file.split(['/', '.']).filter(|part| ["common", "util", "utils", "misc", "helpers"].contains(part))
@@ -235,7 +235,7 @@ fn no_folder_is_a_heap() {
 }
 
 #[test]
-fn links_in_documents_lead_somewhere() {
+fn links_in_documents_have_targets() {
     let mut findings = Vec::new();
     for file in files().into_iter().filter(|file| file.ends_with(".md")) {
         let text = std::fs::read_to_string(root().join(&file)).expect("a readable document");
@@ -271,7 +271,7 @@ fn dependencies_flow_one_way() {
     report(findings);
 }
 
-/// Everything a workspace member links, by walking the resolved graph over normal dependencies.
+/// Everything that a workspace member links, from the resolved graph of normal dependencies.
 fn reachable(metadata: &serde_json::Value, from: &str) -> BTreeSet<String> {
     let nodes: BTreeMap<&str, &serde_json::Value> = metadata["resolve"]["nodes"]
         .as_array()
@@ -328,7 +328,7 @@ fn licences_are_on_the_list() {
     report(findings);
 }
 
-/// Whether an SPDX expression is satisfied by [`LICENCES`]: one alternative of each OR, every part of each AND.
+/// Whether [`LICENCES`] satisfy an SPDX expression: one alternative of each OR, every part of each AND.
 fn satisfied(expression: &str) -> bool {
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let tokens: Vec<&str> = text.split_whitespace().collect();
@@ -372,7 +372,7 @@ fn one(tokens: &[&str], at: &mut usize) -> bool {
 }
 
 #[test]
-fn licence_expressions_are_understood() {
+fn licence_expressions_are_evaluated() {
     for (expression, good) in [
         ("MIT", true),
         ("MIT OR GPL-3.0", true),

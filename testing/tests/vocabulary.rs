@@ -1,4 +1,4 @@
-//! The words of `docs/glossary.md` hold in names and in prose; types have names of their own; docs say something.
+//! Names and prose use the words of `docs/glossary.md`; types have unique names; docs have content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,24 +8,24 @@ use std::process::Command;
 /// the files below `store/` alone, whatever is here.
 const NOT_YET: &[&str] = &["ARCHITECTURE.md", "bench/", "cli/", "server/", "testing/"];
 
-/// The glossary has the refused words in a table; this file has some for its own tests.
+/// The glossary contains the refused words; this file uses some in its tests.
 const EXEMPT: &[&str] = &["docs/glossary.md", "testing/tests/vocabulary.rs"];
 
-/// Names from elsewhere that contain a refused word.
+/// Names of others that contain a refused word.
 const FOREIGN: &[&str] = &["NotFound", "NoItemsFound", "SESSION_TAKEN_OVER", "SessionTakenOver", "session taken over"];
 
 /// How many types may have the same name.
 const SAME_NAME_MAX: usize = 2;
-/// Fewer words repeat the name of what they document.
+/// Shorter docs only repeat a name.
 const DOC_WORDS_MIN: usize = 4;
-/// Crates whose public items need docs. Fields and variants speak by their names.
+/// Crates whose public items need docs. Fields and variants need none.
 const LIBRARIES: &[&str] = &["model/src/", "query/src/", "sources/src/", "store/src/", "transport/src/"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's root").to_owned()
 }
 
-/// The text files under git that are checked, with their paths from the root.
+/// The checked text files in git, with their paths from the root.
 fn checked() -> Vec<(String, String)> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -62,7 +62,7 @@ struct Refused {
     replacement: String,
 }
 
-/// The last table of the glossary. An entry with a capital is refused at the beginning of types' names, other entries everywhere.
+/// Parses the last table of the glossary. Entries with a capital are refused at the beginning of types' names, other entries everywhere.
 fn refused(glossary: &str) -> Vec<Refused> {
     let (_, table) = glossary.split_once("\n## Words that are not used\n").expect("the table of refused words");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
@@ -76,7 +76,7 @@ fn refused(glossary: &str) -> Vec<Refused> {
         .collect()
 }
 
-/// The words of a line in lower case, names taken apart (`take_over`, `KeptOf`), each with whether a type's name begins with it.
+/// The words of a line in lower case, with names split (`take_over`, `KeptOf`), and whether a type's name begins with the word.
 fn words(line: &str) -> impl Iterator<Item = (String, bool)> {
     line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|name| !name.is_empty()).flat_map(|name| {
         let is_type = is_type_name(name);
@@ -95,12 +95,12 @@ fn words(line: &str) -> impl Iterator<Item = (String, bool)> {
     })
 }
 
-/// Whether a word is written as types are: `Kept`, `KeptOf`, not `kept` or `KEPT`.
+/// Whether a word has the form of a type's name: `Kept`, `KeptOf`, not `kept` or `KEPT`.
 fn is_type_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_uppercase()) && word.contains(|c: char| c.is_ascii_lowercase())
 }
 
-/// The refused words of a line; `is_code` says whether words with a capital are types there and not the beginnings of sentences.
+/// The refused words of a line; `is_code` says whether capitalized words are types or beginnings of sentences.
 fn found<'a>(line: &str, is_code: bool, refused: &'a [Refused]) -> Vec<&'a Refused> {
     let all: Vec<(String, bool)> = words(line).collect();
     let is_here = |refused: &Refused| {
@@ -137,7 +137,7 @@ fn no_word_is_used_that_the_glossary_refuses() {
     report(findings);
 }
 
-/// The line without the texts between quotes, and without its comment.
+/// The line without string literals and without its comment.
 fn without_strings(line: &str) -> String {
     let mut code = String::new();
     let (mut in_string, mut before) = (false, ' ');
@@ -255,7 +255,7 @@ fn docs_say_something() {
                 doc.push(text);
                 continue;
             }
-            // What comes between an item and its doc: attributes, on one line or several.
+            // Attributes between an item and its doc, on one line or several.
             if line.starts_with("#[") || line.starts_with(")]") {
                 continue;
             }
@@ -272,7 +272,7 @@ fn docs_say_something() {
     report(findings);
 }
 
-/// Whether the line begins an item that other crates may see: no field, no variant, no re-export.
+/// Whether the line begins a public item: no field, no variant, no re-export.
 fn is_public_item(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("pub ") else { return false };
     let words = ["struct ", "enum ", "trait ", "fn ", "async fn ", "unsafe fn ", "const ", "static ", "type "];
