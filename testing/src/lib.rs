@@ -13,6 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
+pub use wholegrain_testkit::checkout::root as checkout;
 pub use wholegrain_testkit::{DEADLINE, Random, free_port, wait_for, wait_until};
 
 /// Returns the path of a program of this workspace, built in the caller's profile.
@@ -28,11 +29,6 @@ pub fn program(name: &str) -> PathBuf {
 pub fn open_to_all(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("the mode of a directory");
-}
-
-/// Returns the root of the checkout.
-pub fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout's root").to_owned()
 }
 
 /// A process that is killed at the end of the test, also after a panic.

@@ -6,11 +6,12 @@
 //! `LAYERS=store cargo test -p wholegrain-testing --test layers` prints the cycles of one crate, enforced or not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Attribute, Item, UseTree, Visibility};
+use wholegrain_testkit::checkout::root;
 
 /// The crates that are checked, by folder, each with the layers of its top-level modules from low to high. Modules of one layer may use each other.
 /// Without layers, only cycles are refused.
@@ -31,10 +32,6 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
 
 /// The largest cycle that is accepted, in files: a parent and its child.
 const CYCLE_MAX: usize = 2;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's root").to_owned()
-}
 
 /// The path of a module from the crate's root.
 type ModulePath = Vec<String>;

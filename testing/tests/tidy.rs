@@ -1,8 +1,9 @@
 //! Checks of `docs/principles.md` by program. Each finding names the file, the line and the correction.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use wholegrain_testkit::checkout::{files, root, test_modules};
 
 /// The longest source file, in lines.
 const FILE_LINES_MAX: usize = 700;
@@ -68,22 +69,6 @@ const BANNED: &[Banned] = &[
     Banned { text: "tokio", within: &["agent/src", "sources/src", "transport/src"], instead: "std threads" },
 ];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's root").to_owned()
-}
-
-/// Files that git tracks or would track, relative to the root.
-fn files() -> Vec<String> {
-    let output = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root())
-        .output()
-        .expect("git ls-files");
-    assert!(output.status.success(), "git ls-files failed: the tidy test needs a git checkout");
-    let all = String::from_utf8(output.stdout).expect("file names in UTF-8");
-    all.lines().filter(|file| root().join(file).is_file()).map(str::to_owned).collect()
-}
-
 fn sources() -> Vec<(String, String)> {
     let rust = files().into_iter().filter(|file| file.ends_with(".rs"));
     rust.map(|file| (std::fs::read_to_string(root().join(&file)).expect("a readable source file"), file))
@@ -127,21 +112,6 @@ fn no_banned_text() {
         }
     }
     report(findings);
-}
-
-/// The files of modules that a file declares for tests only.
-fn test_modules(file: &str, text: &str) -> Vec<String> {
-    let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
-    let folder = match name {
-        "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
-        other => format!("{folder}/{}", other.trim_end_matches(".rs")),
-    };
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let pairs = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
-    pairs
-        .filter_map(|pair| pair[1].strip_prefix("mod ")?.strip_suffix(';'))
-        .map(|module| format!("{folder}/{module}.rs"))
-        .collect()
 }
 
 #[test]
@@ -193,9 +163,9 @@ fn every_crate_documents_input_output_and_limits() {
         let file = format!("{folder}/src/lib.rs");
         let text = std::fs::read_to_string(root().join(&file)).unwrap_or_default();
         let head: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
-        for word in ["In:", "Out:", "Never:"] {
-            if !head.contains(word) {
-                findings.push(format!("{file}: its module doc does not say `{word}`"));
+        for words in [["Input:", "In:"], ["Output:", "Out:"], ["Never:", "Never:"]] {
+            if !words.iter().any(|word| head.contains(word)) {
+                findings.push(format!("{file}: its module doc does not say `{}`", words[0]));
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Names and prose use the words of `docs/glossary.md`; types have unique names; docs have content.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use wholegrain_testkit::checkout::{files, root, test_modules};
 
 /// What is not checked yet, by the beginnings of paths. An entry is removed when its files pass. `VOCABULARY=store/ cargo test … --test vocabulary` checks
 /// the files below `store/` alone, whatever is here.
-const NOT_YET: &[&str] = &["ARCHITECTURE.md", "bench/", "cli/", "server/", "testing/"];
+const NOT_YET: &[&str] = &["ARCHITECTURE.md", "bench/", "cli/", "server/", "testing/src/conformance/"];
 
 /// The glossary contains the refused words; this file uses some in its tests.
 const EXEMPT: &[&str] = &["docs/glossary.md", "testing/tests/vocabulary.rs"];
@@ -21,30 +21,19 @@ const DOC_WORDS_MIN: usize = 4;
 /// Crates whose public items need docs. Fields and variants need none.
 const LIBRARIES: &[&str] = &["model/src/", "query/src/", "sources/src/", "store/src/", "transport/src/"];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's root").to_owned()
-}
-
 /// The checked text files in git, with their paths from the root.
 fn checked() -> Vec<(String, String)> {
-    let output = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root())
-        .output()
-        .expect("git ls-files");
-    assert!(output.status.success(), "git ls-files failed: this test needs a git checkout");
-    let paths = String::from_utf8(output.stdout).expect("file names in UTF-8");
     let only = std::env::var("VOCABULARY").ok();
     let is_chosen = |path: &str| match &only {
         Some(only) => path.starts_with(only.as_str()),
         None => !NOT_YET.iter().any(|beginning| path.starts_with(beginning)),
     };
     let ends = [".rs", ".md", ".toml", ".py", ".ts", ".svelte", ".sh"];
-    paths
-        .lines()
+    files()
+        .into_iter()
         .filter(|path| ends.iter().any(|end| path.ends_with(end)))
-        .filter(|path| !EXEMPT.contains(path) && is_chosen(path))
-        .filter_map(|path| Some((path.to_owned(), std::fs::read_to_string(root().join(path)).ok()?)))
+        .filter(|path| !EXEMPT.contains(&path.as_str()) && is_chosen(path))
+        .filter_map(|path| Some((path.clone(), std::fs::read_to_string(root().join(&path)).ok()?)))
         .collect()
 }
 
@@ -212,21 +201,6 @@ fn types_have_names_of_their_own() {
             .map(|(name, places)| format!("{name} is defined {} times: {}", places.len(), places.join(", ")))
             .collect(),
     );
-}
-
-/// The files of modules that a file declares for tests only.
-fn test_modules(path: &str, text: &str) -> Vec<String> {
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let folder = match name {
-        "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
-        other => format!("{folder}/{}", other.trim_end_matches(".rs")),
-    };
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let modules = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
-    modules
-        .filter_map(|pair| pair[1].rsplit_once("mod ")?.1.strip_suffix(';'))
-        .map(|module| format!("{folder}/{module}.rs"))
-        .collect()
 }
 
 #[test]
