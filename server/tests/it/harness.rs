@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, SensorDef, SensorPath};
 use wholegrain_server::access::passwords::hash_password;
