@@ -1,4 +1,4 @@
-"""What the tests are written with: a client on top of `wire`, the context of one test, and the list of all tests."""
+"""The tools of the tests: a client on top of `wire`, the context of one test, and the list of all tests."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ COUNTER = itertools.count()
 
 
 def test(*versions, spec=""):
-    """Adds a test for these versions (4 for 3.1.1, 5); `spec` names the statements that it asks about."""
+    """Adds a test for these versions (4 for 3.1.1, 5); `spec` names the statements that it checks."""
 
     def add(function):
         module = function.__module__.removeprefix("test_")
@@ -36,7 +36,7 @@ def true(condition, what):
 
 
 class Client:
-    """A client that does what it is told and acknowledges only when it is told to."""
+    """A client that sends exactly what the test says, including acknowledgements."""
 
     def __init__(self, context, link, v, client_id):
         self.context, self.link, self.v, self.id = context, link, v, client_id
@@ -50,7 +50,7 @@ class Client:
         return self
 
     def publish(self, topic, payload=b"x", qos=0, retain=False, props=None, dup=False, pid=None):
-        """Sends PUBLISH and, for QoS 1 and 2, waits for the whole exchange; the broker's (first) answer."""
+        """Sends PUBLISH and, for QoS 1 and 2, waits for the whole exchange; returns the broker's first answer."""
         pid = self.start(topic, payload, qos, retain, props, dup, pid)
         if qos == 0:
             return None
@@ -61,14 +61,14 @@ class Client:
         return answer
 
     def start(self, topic, payload=b"x", qos=0, retain=False, props=None, dup=False, pid=None):
-        """Sends PUBLISH and waits for nothing; its packet identifier."""
+        """Sends PUBLISH without waiting; returns its packet identifier."""
         if qos and pid is None:
             pid = next(self.pids)
         self.send(wire.publish(self.v, topic, payload, qos, pid, retain, dup, props))
         return pid
 
     def subscribe(self, filters, qos=0, options=0, props=None, check=True):
-        """One filter or several; the reasons of SUBACK."""
+        """Subscribes to one filter or several; returns the reasons of SUBACK."""
         filters = [filters] if isinstance(filters, str) else filters
         pairs = [each if isinstance(each, tuple) else (each, qos | options) for each in filters]
         pid = next(self.pids)
@@ -89,13 +89,13 @@ class Client:
         self.gone()
 
     def drop(self):
-        """The network fails."""
+        """Simulates a network failure."""
         self.link.drop()
 
     # Receiving
 
     def receive(self, timeout=None):
-        """The next packet that is not waiting already."""
+        """Receives the next packet, ignoring those put aside."""
         got = self.link.receive(timeout)
         if got.kind == DISCONNECT:
             try:
@@ -119,7 +119,7 @@ class Client:
         true(message.topic, "a message without a topic")
 
     def expect(self, kind, timeout=None, **fields):
-        """The next packet of this kind with these fields; messages that come before it are put aside."""
+        """The next packet of this kind with these fields; puts messages before it aside."""
         for at, got in enumerate(self.waiting):
             if got.kind == kind and all(getattr(got, key) == value for key, value in fields.items()):
                 return self.waiting.pop(at)
@@ -133,11 +133,11 @@ class Client:
             raise Wrong(f"wanted {wire.NAMES[kind]} {fields or ''}, got {got}")
 
     def next_message(self, timeout=None):
-        """The next PUBLISH, not acknowledged."""
+        """Receives the next PUBLISH without acknowledging it."""
         return self.expect(PUBLISH, timeout)
 
     def acknowledge(self, message):
-        """The receiver's part of QoS 1 or 2, to its end."""
+        """Completes the receiver's part of QoS 1 or 2."""
         if message.qos == 1:
             self.send(wire.ack(self.v, PUBACK, message.pid))
         elif message.qos == 2:
@@ -147,19 +147,19 @@ class Client:
         return message
 
     def message(self, timeout=None):
-        """The next message, acknowledged."""
+        """Receives and acknowledges the next message."""
         return self.acknowledge(self.next_message(timeout))
 
     def messages(self, count):
         return [self.message() for _ in range(count)]
 
     def ping(self):
-        """Asks for a sign of life; what the broker sent before it is put aside."""
+        """Sends PINGREQ and waits for PINGRESP; puts packets before it aside."""
         self.send(b"\xc0\x00")
         self.expect(PINGRESP)
 
     def until(self, sentinel_topic, publisher=None):
-        """All messages, acknowledged, before one that is published now on a topic of which this client is a subscriber."""
+        """Receives and acknowledges all messages before one that is published now on a topic that this client subscribes to."""
         mark = f"until {next(COUNTER)}".encode()
         (publisher or self.context.helper()).publish(sentinel_topic, mark, 1)
         found = []
@@ -172,7 +172,7 @@ class Client:
                 found.append(got)
 
     def quiet(self, seconds=0.3):
-        """No message within this time."""
+        """Expects no message within this time."""
         try:
             got = self.expect(PUBLISH, seconds)
         except Silent:
@@ -180,7 +180,7 @@ class Client:
         raise Wrong(f"unwanted {got}")
 
     def gone(self, reasons=None, timeout=None):
-        """The broker closes; in MQTT 5 with one of these reasons, if it says one. What it sends before does not matter."""
+        """Expects the broker to close the connection; in MQTT 5 with one of these reasons, if it sends one. Ignores packets before it."""
         while True:
             try:
                 self.receive(timeout)
@@ -196,7 +196,7 @@ class Client:
 
 
 class Context:
-    """One run of one test: a version, names of its own, and the clients that it opened."""
+    """One run of one test: a version, unique names, and the opened clients."""
 
     def __init__(self, host, port, v, credentials=(None, None)):
         self.host, self.port, self.v, self.credentials = host, port, v, credentials
@@ -208,14 +208,14 @@ class Context:
         return f"{self.name}/{rest}"
 
     def open(self, v=None):
-        """A connection that has said nothing."""
+        """Opens a connection without sending a packet."""
         v = v or self.v
         client = Client(self, wire.Link(self.host, self.port, v), v, "")
         self.clients.append(client)
         return client
 
     def try_client(self, client_id=None, v=None, keep_alive=60, **rest):
-        """CONNECT; the CONNACK may say anything."""
+        """Sends CONNECT; accepts any CONNACK."""
         client = self.open(v)
         client.id = self.name + "c" + str(next(COUNTER)) if client_id is None else client_id
         user, password = self.credentials
@@ -225,7 +225,7 @@ class Context:
         return client
 
     def client(self, client_id=None, present=None, **rest):
-        """A client that is in; `present` is whether the broker must have kept its session."""
+        """Connects a client; `present` says whether the broker must have its session."""
         client = self.try_client(client_id, **rest)
         equal(client.connack.reason, 0, "CONNACK")
         if present is not None:
@@ -233,13 +233,13 @@ class Context:
         return client
 
     def session(self, client_id, present=None, expiry=300, clean=False, props=None, **rest):
-        """A client whose session is kept."""
+        """Connects a client with a persistent session."""
         if (rest.get("v") or self.v) == 5:
             props = {"session_expiry": expiry} | (props or {})
         return self.client(client_id, present, clean=clean, props=props, **rest)
 
     def helper(self):
-        """A client for whatever the test needs done beside."""
+        """A second client for auxiliary operations."""
         if self._helper is None:
             self._helper = self.client()
         return self._helper
@@ -249,7 +249,7 @@ class Context:
         self.helper().publish(topic, payload, qos, retain=True, props=props)
 
     def finish(self):
-        """Leaves nothing behind: connections, retained messages."""
+        """Closes connections and removes retained messages."""
         for client in self.clients:
             client.link.close()
         if self.retained:
@@ -260,7 +260,7 @@ class Context:
 
 
 def each_closes(t, cases, codes):
-    """Every one of these packets closes the connection that it is sent on."""
+    """Expects each of these packets to close its connection."""
     wrong = []
     for what, data in cases.items():
         c = t.client()
@@ -273,5 +273,5 @@ def each_closes(t, cases, codes):
 
 
 def wait(seconds):
-    """For time that a specification counts in seconds."""
+    """Sleeps for times that a specification counts in seconds."""
     time.sleep(seconds)

@@ -11,7 +11,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-# How long anything may take, s.
+# The timeout of each operation, s.
 DEADLINE = 60
 
 
@@ -59,7 +59,7 @@ def main():
         info.wait_for_publish(DEADLINE)
         ok = info.is_published()
     else:
-        # Messages may come before SUBACK.
+        # Messages may arrive before SUBACK.
         ok = subscribed.wait(DEADLINE) and done.wait(DEADLINE) and granted == [options["qos"]]
     client.disconnect()
     client.loop_stop()

@@ -1,4 +1,4 @@
-"""Where a broker is known to differ from the specifications, or makes use of a choice that they leave: by test, and why."""
+"""Known differences of brokers from the specifications, and their use of optional behaviour, by test with the reason."""
 
 MOSQUITTO_2_0 = {
     "connect.keep_alive": "checked every 5 s only",

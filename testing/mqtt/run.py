@@ -1,4 +1,4 @@
-"""Asks a broker whether it does what MQTT 3.1.1 and 5.0 say.
+"""Checks the conformance of a broker with MQTT 3.1.1 and 5.0.
 
     python run.py --port 1883 [--host H] [--only PART] [--known mosquitto] [--list]
 
@@ -18,9 +18,9 @@ import traceback
 import broker
 import differences
 
-# Tests at once. Each has a few connections.
+# The number of concurrent tests. Each has a few connections.
 WORKERS = 24
-# After this long something hangs: every thread says where it is, and the run ends.
+# The timeout of a run: it ends with a stack trace of every thread.
 TIME_MAX_S = 240
 
 

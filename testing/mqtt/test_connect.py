@@ -10,7 +10,7 @@ MALFORMED = (0x81, 0x82)
 
 
 def refused(c, codes):
-    """CONNACK with one of these codes and the end, or just the end."""
+    """Expects CONNACK with one of these codes and a closed connection, or only a closed connection."""
     try:
         answer = c.receive(3)
     except Closed as closed:
@@ -24,7 +24,7 @@ def refused(c, codes):
 
 
 def each_is_refused(t, cases, codes):
-    """Every one of these greetings is."""
+    """Checks each of these CONNECT packets."""
     wrong = []
     for what, data in cases.items():
         c = t.open()
@@ -109,7 +109,7 @@ def unknown_protocols(t):
             true(answer.kind == CONNACK and answer.reason in (1, 0x84), f"{name} {level}: {answer}")
             c.gone()
         except (Closed, Wrong) as error:
-            # A CONNACK of 5.0, or a DISCONNECT, cannot be read as one of 3.1.1.
+            # A CONNACK of 5.0 or a DISCONNECT cannot be parsed as 3.1.1.
             true(isinstance(error, Closed) or "malformed" in str(error) or "does not send" in str(error), f"{name} {level}: {error}")
 
 

@@ -1,12 +1,12 @@
-"""What Eclipse Paho's interoperability suite asks and the other tests do not. The cases are its; nothing of its text is here."""
+"""Cases of Eclipse Paho's interoperability suite that the other tests lack. No text of the suite is used."""
 
 import wire
 from broker import equal, test, true
 from wire import PUBACK, SUBACK, Silent
 
 NO_LOCAL = 4
-# How often a subscription may come too late that was sent before another client's message. The specifications promise nothing between
-# connections; a broker that takes what comes in the order in which it comes has none of them late.
+# How often a subscription may take effect after a message that another client sent later. The specifications promise no order between
+# connections; a broker that handles packets in order of arrival has no late subscription.
 TRIES, LATE_MAX = 40, 4
 
 
@@ -15,7 +15,7 @@ def a_subscription_sent_before_anothers_message_is_made_before_it(t):
     sender, late = t.client(), 0
     for number in range(TRIES):
         listener, topic = t.client(), t.topic(str(number))
-        # Neither waits for the other.
+        # The two clients do not wait for each other.
         listener.send(wire.subscribe(t.v, 1, [(topic, 1)], None))
         pid = sender.start(topic, b"x", 1)
         sender.expect(PUBACK, pid=pid)

@@ -1,4 +1,4 @@
-"""What ordinary programs do with paho-mqtt."""
+"""Typical uses of paho-mqtt."""
 
 import threading
 
@@ -9,7 +9,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker import equal, test, true
 
-# How long anything may take, s.
+# The timeout of each operation, s.
 DEADLINE = 15
 
 
@@ -21,7 +21,7 @@ def properties(kind, **values):
 
 
 class Paho:
-    """A client in a thread of its own and what it has heard."""
+    """A client in its own thread, and its received messages."""
 
     def __init__(self, t, client_id=None, clean=True, expiry=0, will=None):
         version = paho.MQTTv311 if t.v == 4 else paho.MQTTv5

@@ -1,4 +1,4 @@
-"""PUBLISH and its acknowledgements: quality of service, order, flags, text, properties, aliases, flow control (3.3 to 3.7, 4)."""
+"""PUBLISH and its acknowledgements: QoS, order, flags, text, properties, aliases, flow control (3.3 to 3.7, 4)."""
 
 import wire
 from broker import each_closes, equal, test, true, wait
@@ -356,7 +356,7 @@ def receive_maximum_of_the_broker(t):
         c.start(t.topic(), b"x", 2)
     for _ in range(most):
         c.expect(PUBREC)
-    # Nothing of it is released: one more is one too many.
+    # None of the quota is released: one more message exceeds it.
     c.start(t.topic(), b"x", 2)
     c.gone([0x93])
 
@@ -385,7 +385,7 @@ def maximum_packet_size_of_the_broker(t):
     most = c.connack.props.get("maximum_packet_size", 1 << 28)
     if most > 40 << 20:
         return
-    # The length alone says it.
+    # The length alone is invalid.
     c.send(b"\x30" + wire.varint(most + 10) + wire.text(t.topic()) + b"\x00" + b"x" * 1000)
     c.gone([0x95])
 

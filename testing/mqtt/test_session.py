@@ -1,4 +1,4 @@
-"""Sessions: what the broker keeps between connections, and sends again (3.1.2.4, 3.1.2.11.2, 4.1, 4.3, 4.4)."""
+"""Sessions: the state that the broker keeps between connections, and redelivery (3.1.2.4, 3.1.2.11.2, 4.1, 4.3, 4.4)."""
 
 import wire
 from broker import equal, test, true, wait
@@ -6,7 +6,7 @@ from wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Will
 
 
 def begin(t, qos=2, **rest):
-    """A kept session with one subscription."""
+    """A persistent session with one subscription."""
     c = t.session("s" + t.name, **rest)
     c.subscribe(t.topic(), qos)
     return c
@@ -22,7 +22,7 @@ def session_present(t):
     t.session("p" + t.name, present=True).drop()
     t.session("p" + t.name, present=True).disconnect()
     t.client("p" + t.name, present=False).disconnect()
-    # The clean one ended it, and left none.
+    # The clean session replaced it and left none.
     t.session("p" + t.name, present=False).disconnect()
 
 

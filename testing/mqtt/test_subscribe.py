@@ -181,7 +181,7 @@ def matching_from_the_first_level(t):
 def wildcards_do_not_match_dollar_topics(t):
     c, sender = t.client(), t.client()
     c.subscribe([(f"+/{t.name}", 1), (f"+/{t.name}/#", 1), (t.name + "mark", 1)])
-    # The broker may refuse such a topic, and may close for it.
+    # The broker may refuse this topic, or close the connection.
     sender.start(f"$x/{t.name}", b"no", 0)
     try:
         sender.ping()
@@ -269,7 +269,7 @@ def retained_messages_carry_the_identifier(t):
 
 
 def collect(t, clients, topic):
-    """What each hears until a mark on a topic that all are subscribed to."""
+    """The messages of each client until a mark on a topic that all subscribe to."""
     return [[got.payload for got in c.until(topic)] for c in clients]
 
 
@@ -365,7 +365,7 @@ def what_a_member_left_unacknowledged_with_qos_1_is_not_lost(t):
     a.next_message()
     b.subscribe(f"$share/g/{t.topic()}", 1)
     a.drop()
-    # The broker may give it to another member, or wait for this one.
+    # The broker may send it to another member, or wait for this one.
     try:
         got = b.message(1)
     except Silent:

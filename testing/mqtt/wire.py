@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 and 5.0 as bytes, without any rule: what ordinary clients cannot send is written here as easily as what they can.
+"""MQTT 3.1.1 and 5.0 as bytes without rules: it can write packets that ordinary clients cannot send.
 
 In: values for packets, bytes from a socket. Out: bytes, and packets as plain objects.
 Never: a check of what is sent. What the broker sends is read strictly, so that its mistakes are seen.
@@ -16,9 +16,9 @@ NAMES = [
     "UNSUBSCRIBE", "UNSUBACK", "PINGREQ", "PINGRESP", "DISCONNECT", "AUTH",
 ]
 
-# How long one connection may be used, s: a broker that repeats itself for ever must not keep a test for ever.
+# The longest use of one connection, s: a broker that repeats packets must not block a test.
 CONNECTION_TIME_MAX = 40
-# Property identifier: name, form, packets that may carry it (0 stands for the will's own properties).
+# Property identifier: name, form, packets that may carry it (0 stands for properties of the will).
 PROPERTIES = {
     0x01: ("payload_format", "u8", {PUBLISH, 0}),
     0x02: ("message_expiry", "u32", {PUBLISH, 0}),
@@ -59,7 +59,7 @@ Will = collections.namedtuple("Will", "topic payload qos retain props", defaults
 
 
 class Wrong(AssertionError):
-    """The broker did not do what it should."""
+    """The broker violated the specification."""
 
 
 class Closed(Wrong):
@@ -72,7 +72,7 @@ class Closed(Wrong):
 
 
 class Silent(Wrong):
-    """Nothing came in time."""
+    """No packet within the timeout."""
 
 
 def varint(number):
@@ -167,7 +167,7 @@ def disconnect(v, reason=None, props=None):
 
 
 class Packet:
-    """What the broker sent: its kind, its flags and whatever fields its kind has."""
+    """A received packet: its type, its flags and the fields of its type."""
 
     def __init__(self, kind, flags, **fields):
         self.kind, self.flags = kind, flags
@@ -179,7 +179,7 @@ class Packet:
 
 
 class Reader:
-    """Takes fields off a packet's body and says what is wrong with it."""
+    """Parses the fields of a packet's body and reports errors."""
 
     def __init__(self, kind, body):
         self.kind, self.body, self.at = kind, body, 0
@@ -292,7 +292,7 @@ def decode(v, first, body):
 
 
 class Link:
-    """A socket that speaks packets. `v` is the version that the broker's packets are read as."""
+    """A socket of packets. `v` is the version for parsing the broker's packets."""
 
     def __init__(self, host, port, v, deadline=10.0):
         self.v, self.deadline, self.buffer = v, deadline, bytearray()
@@ -309,7 +309,7 @@ class Link:
             pass  # What the broker said before it closed is still to be read.
 
     def parse(self):
-        """One packet off the buffer, or None."""
+        """One packet from the buffer, or None."""
         length, shift = 0, 0
         for at in range(1, 5):
             if at >= len(self.buffer):
@@ -328,7 +328,7 @@ class Link:
         return decode(self.v, first, body)
 
     def receive(self, timeout=None):
-        """The next packet; `Closed` at the end of the connection, `Silent` when none comes in time."""
+        """The next packet; raises `Closed` at the end of the connection and `Silent` after the timeout."""
         until = min(time.monotonic() + (self.deadline if timeout is None else timeout), self.last)
         while True:
             got = self.parse()
@@ -352,7 +352,7 @@ class Link:
             self.buffer += chunk
 
     def drop(self):
-        """Goes away without a word, with a reset where the system allows it."""
+        """Closes without DISCONNECT, with a reset if the system allows it."""
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         except OSError:

@@ -1,4 +1,4 @@
-"""Prints the number of rows and of distinct (sensor, time) in a store's blocks, read with DuckDB alone."""
+"""Prints the number of rows and of distinct (sensor, time) in a store's blocks, read with DuckDB only."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Has DuckDB read a CSV file and write a Parquet file of it with two threads; prints rows and seconds. Usage: csv_to_parquet.py FILE OUT"""
+"""Converts a CSV file to Parquet with DuckDB in two threads; prints rows and seconds. Usage: csv_to_parquet.py FILE OUT"""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Runs the SQL at the top of store/FORMAT.md on a store's blocks with DuckDB alone. Prints the rows of the plain files, then each row of the answer."""
+"""Runs the SQL at the top of store/FORMAT.md on a store's blocks with DuckDB only. Prints the rows of the plain files, then each row of the answer."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Prints what DuckDB makes of an experiment's Parquet files: their columns, and a few sums, as JSON."""
+"""Prints columns and some sums of an experiment's Parquet files, read with DuckDB, as JSON."""
 
 import json
 import pathlib

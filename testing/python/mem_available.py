@@ -1,4 +1,4 @@
-"""Prints count and types of MemAvailable in a store's blocks, read with DuckDB alone."""
+"""Prints count and types of MemAvailable in a store's blocks, read with DuckDB only."""
 
 import sys
 

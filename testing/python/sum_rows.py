@@ -1,4 +1,4 @@
-"""Adds up a store's blocks with DuckDB alone: for each third level of the paths (`/bench/<name>/...`) a line with its name, rows,
+"""Sums the values of a store's blocks with DuckDB only: for each third level of the paths (`/bench/<name>/...`) a line with its name, rows,
 the sum of the times in ns, the sum of the integers, and the sum of the floats in eighths."""
 
 import sys

@@ -1,4 +1,4 @@
-"""Writes Parquet files as pandas, pyarrow and DuckDB do by default, into the folder that is the argument."""
+"""Writes Parquet files with the defaults of pandas, pyarrow and DuckDB into the directory of the argument."""
 
 import decimal, pathlib, sys
 import duckdb, pandas, pyarrow, pyarrow.parquet

@@ -54,7 +54,7 @@ static void threads(void) {
     wg_begin("h\xc3\xb6he/a.b:c@0");
     wg_end("h\xc3\xb6he/a.b:c@0");
     print_counts("good");
-    /* None of these can be a word of a request. */
+    /* None of these is valid in a request. */
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = 0;
     wg_begin(name);
@@ -65,7 +65,7 @@ static void threads(void) {
     wg_end("never begun");
     wg_value("u", 1, "a b");
     print_counts("bad");
-    /* These the agent refuses. */
+    /* The agent refuses these. */
     wg_value("a//b", 1, NULL);
     wg_value("a/../b", 1, NULL);
     wg_value("progress", 1, "s");
@@ -105,7 +105,7 @@ static void flood(long count) {
     print_counts("flood");
 }
 
-/* A child has marks of its own. */
+/* A child has its own marks. */
 static void forked(void) {
     pid_t child;
 
@@ -126,7 +126,7 @@ static void forked(void) {
     wg_close();
 }
 
-/* Reads on as if the selection had been made; what is said then is why it was not. */
+/* Continues to read after a failed selection; each read reports why the selection failed. */
 static void choose(const char *patterns) {
     wg_reader *reader = wg_open(NULL, 5000);
     wg_reading reading;

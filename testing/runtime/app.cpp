@@ -1,4 +1,4 @@
-// The header in C++: regions that end with their scope, also when an exception leaves it.
+// The header in C++: regions end with their scope, also through an exception.
 #include <stdexcept>
 
 #include <wholegrain.h>

@@ -1,4 +1,4 @@
-"""An application in Python that a test runs as a job's process: marks, and what it reads of itself."""
+"""A Python application that a test runs as a job's process: marks, and reads of its own values."""
 
 import os
 import statistics

@@ -1,6 +1,6 @@
 // MQTT.js for `tests/mqtt_clients.rs`: `node client.js publish|subscribe URL OPTIONS`, with OPTIONS as JSON:
 // version (4 or 5), topic, qos, and payload and retain to publish; count, id, kept and will to subscribe.
-// A subscriber prints a line for each message: its quality, its retain flag, its topic and its payload.
+// A subscriber prints a line for each message: its QoS, its retain flag, its topic and its payload.
 
 const fs = require('node:fs')
 const mqtt = require('mqtt')
