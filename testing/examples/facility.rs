@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p wholegrain-testing --example facility -- var/client.toml [DAYS [EVERY_S [NODES [SEED]]]]`
 //!
-//! The last reading is of now. Days beyond `[store] past_max` (30 unless set) would be set aside by the server.
+//! The last reading is of now. The server quarantines readings older than `[store] past_max` (30 days by default).
 
 use std::path::{Path, PathBuf};
 

@@ -53,7 +53,7 @@ def published_after_a_protocol_error(t):
 
 
 @test(spec="MQTT-3.1.2-8, 3.1.4")
-def published_when_taken_over(t):
+def published_when_replaced(t):
     w = watcher(t)
     a = t.client("w" + t.name, will=Will(t.topic("will"), b"taken", 1))
     t.client("w" + t.name)

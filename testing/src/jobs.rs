@@ -54,7 +54,6 @@ impl JobSite {
         self.site.path(&format!("{}{what}", self.name))
     }
 
-    /// The administrators' socket.
     pub fn socket(&self) -> PathBuf {
         self.own(".sock")
     }
@@ -69,7 +68,6 @@ impl JobSite {
         self.own("-hooks")
     }
 
-    /// The configuration file.
     pub fn config(&self) -> PathBuf {
         self.own(".toml")
     }
@@ -287,7 +285,6 @@ pub fn instant(text: &Value) -> Option<i64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptors {
     pub all: usize,
-    /// Perf events.
     pub perf: usize,
     /// Files whose path contains `/job_`.
     pub jobs: usize,

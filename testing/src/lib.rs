@@ -46,7 +46,6 @@ impl Process {
         Self { child: child.unwrap_or_else(|e| panic!("starting {command:?}: {e}")), log: log.to_owned() }
     }
 
-    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -55,7 +55,6 @@ interval = "{INTERVAL_MS}ms"
         Self { site, name: name.to_owned() }
     }
 
-    /// Starts the agent.
     pub fn start(&self) -> Process {
         self.start_by(&mut Command::new(program("wholegrain-agent")))
     }

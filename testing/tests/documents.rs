@@ -104,7 +104,7 @@ const FILES: &[(&str, &str)] = &[
 
 /// A command line of a document.
 #[derive(Debug, Clone)]
-struct Shown {
+struct DocumentedCommand {
     document: String,
     line: usize,
     command: String,
@@ -114,7 +114,7 @@ struct Shown {
     inline: bool,
 }
 
-impl Shown {
+impl DocumentedCommand {
     fn at(&self) -> String {
         format!("{}:{}: {}", self.document, self.line, self.command)
     }
@@ -149,13 +149,13 @@ fn is_command(line: &str) -> bool {
 }
 
 /// All commands that a document shows.
-fn commands(document: &str) -> Vec<Shown> {
+fn commands(document: &str) -> Vec<DocumentedCommand> {
     let text = fs::read_to_string(checkout().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
-    let mut found: Vec<Shown> = Vec::new();
+    let mut found: Vec<DocumentedCommand> = Vec::new();
     let mut language: Option<String> = None;
     let mut goes_on = false;
     for (number, line) in text.lines().enumerate() {
-        let shown = |command: &str, inline| Shown {
+        let documented = |command: &str, inline| DocumentedCommand {
             document: document.to_owned(),
             line: number + 1,
             command: command.to_owned(),
@@ -172,7 +172,7 @@ fn commands(document: &str) -> Vec<Shown> {
             let last = found.last_mut().filter(|last| !last.inline);
             match (line.strip_prefix("$ "), last) {
                 (Some(command), _) => {
-                    found.push(shown(command, false));
+                    found.push(documented(command, false));
                     goes_on = true;
                 }
                 // A quotation that continues on the next line.
@@ -184,22 +184,22 @@ fn commands(document: &str) -> Vec<Shown> {
                     last.command = format!("{}\n{line}", last.command);
                 }
                 (None, Some(last)) if goes_on => last.output.push(line.to_owned()),
-                (None, _) if is_command(line) => found.push(shown(line, false)),
+                (None, _) if is_command(line) => found.push(documented(line, false)),
                 (None, _) => {}
             }
         } else {
             let code = line.split('`').skip(1).step_by(2).map(str::trim);
             let code = code.filter(|code| code.starts_with("wholegrain "));
-            found.extend(code.map(|code| shown(code, true)));
+            found.extend(code.map(|code| documented(code, true)));
         }
     }
     found
 }
 
 /// The entry of [`NOT_RUN`] for a command. Names of commands end with a backtick there.
-fn not_run(shown: &Shown) -> Option<usize> {
-    let command = if shown.inline { format!("{}`", shown.command) } else { shown.command.clone() };
-    NOT_RUN.iter().position(|(document, begin, _)| *document == shown.document && command.starts_with(begin))
+fn not_run(documented: &DocumentedCommand) -> Option<usize> {
+    let command = if documented.inline { format!("{}`", documented.command) } else { documented.command.clone() };
+    NOT_RUN.iter().position(|(document, begin, _)| *document == documented.document && command.starts_with(begin))
 }
 
 /// An installation with a small demonstration.
@@ -279,26 +279,27 @@ impl Demo {
     }
 
     /// Compares a command with its document; the error says what differs.
-    fn check(&self, shown: &Shown, places: &mut BTreeSet<usize>) -> Result<(), String> {
-        let mut command = shown.command.clone();
-        for (index, (from, to)) in PLACES.iter().enumerate().filter(|(_, (from, _))| shown.command.contains(from)) {
+    fn check(&self, documented: &DocumentedCommand, places: &mut BTreeSet<usize>) -> Result<(), String> {
+        let mut command = documented.command.clone();
+        for (index, (from, to)) in PLACES.iter().enumerate().filter(|(_, (from, _))| documented.command.contains(from))
+        {
             command = command.replace(from, to);
             places.insert(index);
         }
         if ENDLESS.iter().any(|begin| command.starts_with(begin)) {
             let printed = self.prints(&command);
-            return if printed { Ok(()) } else { Err(format!("{}\n    prints nothing", shown.at())) };
+            return if printed { Ok(()) } else { Err(format!("{}\n    prints nothing", documented.at())) };
         }
         let (code, output, errors) = self.run(&command);
         let expected = ENDS.iter().find(|(begin, _, _)| command.starts_with(begin)).map_or(0, |(_, code, _)| *code);
         if code != Some(expected) {
-            return Err(format!("{}\n    ends with {code:?}: {}{}", shown.at(), last(&output), last(&errors)));
+            return Err(format!("{}\n    ends with {code:?}: {}{}", documented.at(), last(&output), last(&errors)));
         }
-        let (expected, found) = (form(&shown.output.join("\n")), form(&output));
-        if shown.output.is_empty() || expected == found {
+        let (expected, found) = (form(&documented.output.join("\n")), form(&output));
+        if documented.output.is_empty() || expected == found {
             return Ok(());
         }
-        Err(format!("{}\n    prints {found:?}\n    where {expected:?} is shown", shown.at()))
+        Err(format!("{}\n    prints {found:?}\n    where {expected:?} is documented", documented.at()))
     }
 }
 
@@ -330,8 +331,8 @@ fn form(text: &str) -> Vec<String> {
 
 #[test]
 fn every_command_in_the_documents_works_as_described() {
-    let all: Vec<Shown> = documents().iter().flat_map(|document| commands(document)).collect();
-    let wholegrain = all.iter().filter(|shown| shown.command.starts_with("wholegrain ")).count();
+    let all: Vec<DocumentedCommand> = documents().iter().flat_map(|document| commands(document)).collect();
+    let wholegrain = all.iter().filter(|documented| documented.command.starts_with("wholegrain ")).count();
     assert!(wholegrain > 80, "only {wholegrain} commands were found: is the test blind?");
     let exempt: BTreeSet<usize> = all.iter().filter_map(not_run).collect();
     let demo = Demo::start();
@@ -340,17 +341,20 @@ fn every_command_in_the_documents_works_as_described() {
         demo.run("wholegrain query ctxt --op rate --every 5s --from -1m").1.lines().count() >= 3
     });
     let (mut places, mut wrong, mut done) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
-    let run = all.iter().filter(|shown| not_run(shown).is_none());
+    let run = all.iter().filter(|documented| not_run(documented).is_none());
     // Runs each command once; the document with most changes comes last.
-    let (changing, others): (Vec<&Shown>, Vec<&Shown>) = run.partition(|shown| shown.document == COMMANDS);
+    let (changing, others): (Vec<&DocumentedCommand>, Vec<&DocumentedCommand>) =
+        run.partition(|documented| documented.document == COMMANDS);
     let mut again = Vec::new();
-    for shown in others.into_iter().chain(changing) {
-        if done.insert((shown.command.clone(), shown.output.clone())) && demo.check(shown, &mut places).is_err() {
-            again.push(shown);
+    for documented in others.into_iter().chain(changing) {
+        if done.insert((documented.command.clone(), documented.output.clone()))
+            && demo.check(documented, &mut places).is_err()
+        {
+            again.push(documented);
         }
     }
     // Some commands read files that a later one writes, such as an export.
-    wrong.extend(again.into_iter().filter_map(|shown| demo.check(shown, &mut places).err()));
+    wrong.extend(again.into_iter().filter_map(|documented| demo.check(documented, &mut places).err()));
     wrong.extend(
         (0..NOT_RUN.len())
             .filter(|at| !exempt.contains(at))
@@ -368,12 +372,16 @@ fn every_command_in_the_documents_works_as_described() {
 fn commands_are_found_in_blocks_and_in_lines() {
     let of = |name: &str| commands(name);
     let readme = of("README.md");
-    let find = |begin: &str| readme.iter().find(|shown| shown.command.starts_with(begin));
-    assert_eq!(find("wholegrain query MemAvailable --from -1m").map(|shown| shown.output.len()), Some(4));
+    let find = |begin: &str| readme.iter().find(|documented| documented.command.starts_with(begin));
+    assert_eq!(find("wholegrain query MemAvailable --from -1m").map(|documented| documented.output.len()), Some(4));
     let import_export = of("docs/import-export.md");
-    let python = import_export.iter().find(|shown| shown.command.starts_with("python3 -c"));
-    assert!(python.is_some_and(|shown| shown.command.ends_with(".show()\"") && shown.output.len() > 3));
-    assert!(of(COMMANDS).iter().any(|shown| shown.inline && shown.command == "wholegrain ca list"));
-    assert!(of("docs/units.md").iter().any(|shown| !shown.inline && shown.command.contains("sensor history")));
+    let python = import_export.iter().find(|documented| documented.command.starts_with("python3 -c"));
+    assert!(python.is_some_and(|documented| documented.command.ends_with(".show()\"") && documented.output.len() > 3));
+    assert!(of(COMMANDS).iter().any(|documented| documented.inline && documented.command == "wholegrain ca list"));
+    assert!(
+        of("docs/units.md")
+            .iter()
+            .any(|documented| !documented.inline && documented.command.contains("sensor history"))
+    );
     assert_eq!(form("/a/b  2026-11-21T11:01:13Z  306.4 1/s"), ["PATH TIME NUMBER 1/s"]);
 }

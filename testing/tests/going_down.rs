@@ -14,13 +14,12 @@ use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::topics::Topic;
 use wholegrain_transport::{payload, tls};
 
-/// Idle connections.
 const IDLE: usize = 600;
 /// The duration of a disk sync, ms.
 const SYNC_MS: u64 = 400;
 /// The bound of the shutdown, doubled for busy machines.
 const END_MAX: Duration = Duration::from_secs(10);
-/// 2026-01-31T12:00:00Z, ns.
+/// The time 2026-01-31T12:00:00Z in ns.
 const NOON: i64 = 1_769_860_800_000_000_000;
 const WIDE: usize = 2000;
 
@@ -202,7 +201,7 @@ fn after_sigterm_everything_acknowledged_is_soon_on_disk() {
     println!("the end took {} ms with syncs of {SYNC_MS} ms; {acknowledged} batches acknowledged", took.as_millis());
     assert!(took < END_MAX, "{took:?}");
     assert!(server.log().contains("stopped; everything acknowledged is on disk"), "{}", server.log());
-    assert_eq!(told(&manager), "READY=1\nSTOPPING=1\n");
+    assert_eq!(notifications(&manager), "READY=1\nSTOPPING=1\n");
     drop(idle);
     let _ = (reader.kill(), reader.wait(), watcher.wait());
 
@@ -237,7 +236,7 @@ fn a_disk_that_hangs_does_not_delay_the_shutdown() {
 }
 
 /// The notifications to the service manager until now, without keep-alives.
-fn told(manager: &UnixDatagram) -> String {
+fn notifications(manager: &UnixDatagram) -> String {
     manager.set_nonblocking(true).expect("a socket");
     let (mut all, mut buffer) = (String::new(), [0; 4096]);
     while let Ok(count) = manager.recv(&mut buffer) {

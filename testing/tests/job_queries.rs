@@ -164,7 +164,7 @@ fn queries_statistics_and_energy_of_a_job() {
 
     // Access by owner.
     let (anna, bert) = (client(&site, "anna", "user"), client(&site, "bert", "user"));
-    wait_until("the tokens are taken over", || {
+    wait_until("the server has read the tokens", || {
         [&anna, &bert].iter().all(|user| run_as(&site, user, &["sensors", "power"]).status.success())
     });
     for arguments in [

@@ -192,9 +192,9 @@ fn a_boost_expires_by_itself_and_costs_no_other_metric_a_tick() {
     assert!(before == 0 && during > 100 && after == 0, "{before} {during} {after}");
     for name in &others {
         let times = times(&site.stored("7", name));
-        let (missing, told) = (holes(&times, 50_000_000), site.missed_ticks("7", name));
-        println!("{name}: {} readings, {missing} missing, {told} told", times.len());
-        assert!(missing <= told as i64, "{name}: {missing} ticks are missing and {told} are told");
+        let (missing, reported) = (holes(&times, 50_000_000), site.missed_ticks("7", name));
+        println!("{name}: {} readings, {missing} missing, {reported} reported", times.len());
+        assert!(missing <= reported as i64, "{name}: {missing} ticks are missing and {reported} are reported");
         assert!(missing * 20 <= times.len() as i64, "{name}: so many missed ticks prove nothing: {missing}");
     }
     assert!(agent.stop().success() && server.stop().success());
@@ -238,15 +238,15 @@ fn raw_then_accumulated_then_raw_has_each_tick_once() {
     let raw = times(&raw).split_off(1);
     let all = raw.len() as i64 + counts.iter().sum::<f64>() as i64;
     let due = (raw[raw.len() - 1] - raw[0] + 10_000_000) / 20_000_000 + 1;
-    let told = site.missed_ticks("8", metric) as i64;
+    let reported = site.missed_ticks("8", metric) as i64;
     println!(
-        "{due} ticks due, {} raw and {} in {} windows; {told} told missed",
+        "{due} ticks due, {} raw and {} in {} windows; {reported} reported as missed",
         raw.len(),
         all - raw.len() as i64,
         counts.len()
     );
     assert!(all <= due, "a tick counts twice: {all} of {due}");
-    assert!(due - all <= told, "{} ticks are in neither, {told} are told", due - all);
+    assert!(due - all <= reported, "{} ticks are in neither, {reported} are reported", due - all);
     assert!(agent.stop().success() && server.stop().success());
 }
 

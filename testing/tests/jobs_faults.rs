@@ -427,7 +427,7 @@ fn others_cannot_use_the_control_topic_or_the_administrators_socket() {
     println!("another agent's order: {} {said}", sent.status);
     let every = || node.site.metrics("17").into_iter().find(|(name, _)| name == "cpu/usage").and_then(|(_, e)| e);
     node.goes_on("after an order of another agent");
-    assert_eq!(every(), Some(50_000_000), "it was not obeyed");
+    assert_eq!(every(), Some(50_000_000), "the agent did not run it");
     // The administrators' socket is closed to others; on the users' socket a user may not change another's job.
     let user = NOBODY.to_string();
     let rule = json!({ "metrics": ["cpu/usage"], "jobs": "17", "every": "10ms", "for": "10m" }).to_string();

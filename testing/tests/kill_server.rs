@@ -185,7 +185,7 @@ fn every_acknowledged_reading_is_stored_exactly_once() {
         server.kill();
     }
     println!(
-        "{} batches acknowledged in {ROUNDS} rounds; every fourth told of {seals} seals, {merges} merges, {drops} dropped blocks",
+        "{} batches acknowledged in {ROUNDS} rounds; every fourth reported {seals} seals, {merges} merges, {drops} dropped blocks",
         total()
     );
     assert!(seals > 0 && merges > 0 && drops > 0, "seals, merges and retention went on under fire");

@@ -123,7 +123,6 @@ fn text<'a>(options: &'a Value, key: &str) -> &'a str {
     options[key].as_str().expect("a text")
 }
 
-/// A running subscriber.
 struct Subscriber {
     what: String,
     child: Child,

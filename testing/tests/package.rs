@@ -28,7 +28,7 @@ fn build(out: &Path, format: &str) -> [PathBuf; 3] {
     let mut build = Command::new(checkout().join("packaging/build"));
     let said = good(build.args(["--fast", "--format", format, "--bin"]).arg(bin).arg("--out").arg(out));
     let made: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
-    made.try_into().unwrap_or_else(|made| panic!("three packages are wanted: {made:?}"))
+    made.try_into().unwrap_or_else(|made| panic!("three packages are expected: {made:?}"))
 }
 
 /// The same package in an older version, whose configuration has another comment.

@@ -249,7 +249,7 @@ fn access_and_limits_of_promql() {
         site.answer(&["auth", "token", "create", name, "--role", role, "--server-config", &config])
     };
     let (anna, agent) = (token("anna", "user"), token("pusher", "agent"));
-    wait_until("the tokens are taken over", || {
+    wait_until("the server has read the tokens", || {
         site.metric("wholegrain_server_tokens").is_none_or(|count| count >= 3.0)
     });
     let anna = Prometheus::start(&site, "anna", &anna);

@@ -70,9 +70,9 @@ impl Cluster {
         let settings = ["prolog", "epilog"].map(|kind| {
             let script = hooks.join(kind);
             let hook = checkout().join(format!("packaging/hooks/slurm-{kind}"));
-            let told = hooks.join("name-").display().to_string();
+            let names = hooks.join("name-").display().to_string();
             let env = format!("WHOLEGRAIN_HOOKS='{}'", site.hooks().display());
-            let keep = format!("printf %s \"$SLURM_JOB_NAME\" >'{told}'$SLURM_JOB_ID");
+            let keep = format!("printf %s \"$SLURM_JOB_NAME\" >'{names}'$SLURM_JOB_ID");
             let text = format!("#!/bin/sh\n{keep}\n{env} exec '{}' \"$@\"\n", hook.display());
             std::fs::write(&script, text).expect("a script");
             open_to_all(&script);
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// A job's name, if this Slurm passes it to the prolog: 22.05 does not, which is printed.
-    fn told_name(&self, job: &str) -> Value {
+    fn name_in_prolog(&self, job: &str) -> Value {
         let file = self.site.site.path(&format!("slurm-hooks/name-{job}"));
         let name = std::fs::read_to_string(file).expect("the prolog ran");
         if name.is_empty() {
@@ -152,7 +152,7 @@ fn cpu_seconds_agree_with_the_kernels_own_count() {
             NOBODY.into(),
             nobody,
             "node1".into(),
-            cluster.told_name(&burning),
+            cluster.name_in_prolog(&burning),
             PARTITION.into()
         ]
     );
@@ -196,7 +196,7 @@ fn a_job_shorter_than_the_interval_leaves_start_end_and_totals() {
     assert!(total > 0.0 && total <= kernel + 1e-6, "total {total}, the kernel's own {kernel}");
     let (from, to) = (instant(&record["from"]), instant(&record["to"]));
     assert!(from.is_some() && from < to, "{record}");
-    assert_eq!((&record["name"], &record["end_unseen"]), (&cluster.told_name(&job), &Value::from(false)));
+    assert_eq!((&record["name"], &record["end_unseen"]), (&cluster.name_in_prolog(&job), &Value::from(false)));
     // Read when the job was found, and then at its end.
     let written = || cluster.site.record(&job)?["totals"]["tasks/io/write_chars"].as_f64();
     let why = || cluster.site.record(&job)?["tasks_missing"].as_str().map(str::to_owned);

@@ -23,7 +23,6 @@ impl Random {
         Self(seed)
     }
 
-    /// Uses [`seed`].
     pub fn seeded() -> Self {
         Self(seed())
     }
@@ -67,7 +66,6 @@ impl Random {
         items[self.index(items.len())].clone()
     }
 
-    /// `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.draw() as u8).collect()
     }

@@ -87,7 +87,7 @@ pub enum SpoolError {
     InUse { dir: PathBuf },
 }
 
-/// The error of an operation on a file, a full disk told apart.
+/// Converts the error of a file operation; a full disk has its own variant.
 pub(super) fn failed(what: &'static str, path: PathBuf, error: io::Error) -> SpoolError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => SpoolError::DiskFull { path },
