@@ -9,11 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Needs an administrator.
     Error,
-    /// Is unusual.
     Warn,
-    /// Starts, stops, connections.
     #[default]
     Info,
     Debug,
@@ -21,8 +18,10 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
+    /// All levels, the most severe first.
     pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 
+    /// The name in configurations and in the log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
