@@ -281,6 +281,8 @@ fn keep_level(start: usize, path: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_testkit::Random;
+
     use super::super::influx_lines::InfluxLines;
     use super::*;
 
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn names_from_outside_stay_in_their_level_and_apart() {
+    fn names_stay_within_their_level_and_distinct() {
         let template = [NameTemplate::new("*", "/{tag.host}/{measurement}/{field}").unwrap()];
         let named = |host: &str| {
             let tags = vec![("host".into(), host.to_owned().into())];
@@ -375,19 +377,17 @@ mod tests {
             assert_eq!(named(host).unwrap().as_str(), expected, "{host:?}");
         }
         assert!(named(&"x".repeat(129)).is_err() && named("").is_err());
-        let seed = 0x0a_e5_u64;
-        let mut state = seed;
+        let mut random = Random::seeded_or(0x0a_e5);
         let mut seen = std::collections::HashMap::new();
         for round in 0..50_000 {
             let mut host = String::new();
             for _ in 0..1 + round % 6 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                host.push(['/', '.', '%', '2', 'F', ' ', 'ü', '\0', '#', 'a'][(state >> 33) as usize % 10]);
+                host.push(random.pick(&['/', '.', '%', '2', 'F', ' ', 'ü', '\0', '#', 'a']));
             }
-            let path = named(&host).unwrap_or_else(|e| panic!("seed {seed:#x} round {round} {host:?}: {e}"));
-            assert_eq!(path.levels().count(), 3, "seed {seed:#x} {host:?}: {path}");
+            let path = named(&host).unwrap_or_else(|e| panic!("round {round} {host:?}: {e}"));
+            assert_eq!(path.levels().count(), 3, "{host:?}: {path}");
             let other = seen.entry(path).or_insert_with(|| host.clone());
-            assert_eq!(*other, host, "seed {seed:#x}: two names are one path");
+            assert_eq!(*other, host, "two names have one path");
         }
     }
 }

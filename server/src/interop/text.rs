@@ -79,6 +79,8 @@ pub fn unit_ns(timestamp: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_testkit::Random;
+
     use super::*;
 
     const NOON: i64 = 1_769_860_800_000_000_000;
@@ -157,15 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_survived() {
-        let seed = 0x5eed_7e47_u64;
-        let mut state = seed;
+    fn any_bytes_are_parsed_without_panic() {
+        let mut random = Random::seeded_or(0x5eed_7e47);
         let alphabet = b"0123456789+-.eE; \n\0\xffx";
         for round in 0..200_000 {
             let mut payload = Vec::new();
             for _ in 0..round % 24 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                payload.push(alphabet[(state >> 33) as usize % alphabet.len()]);
+                payload.push(random.pick(alphabet));
             }
             // An accepted value survives formatting and parsing.
             if let Some((value, _)) = parse(&payload) {
@@ -173,7 +173,7 @@ mod tests {
                     Value::Int(value) => value.to_string(),
                     Value::Float(value) => format!("{value:e}"),
                 };
-                assert_eq!(number(&text), Some(value), "seed {seed:#x} round {round}: {payload:?}");
+                assert_eq!(number(&text), Some(value), "round {round}: {payload:?}");
             }
         }
     }

@@ -59,6 +59,8 @@ impl NeededTimes {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_testkit::Random;
+
     use super::*;
 
     fn query(hints: ReadHints) -> ReadQuery {
@@ -97,11 +99,8 @@ mod tests {
     /// Compares with the definition: evaluations give the same results from the selected samples as from all.
     #[test]
     fn evaluations_see_the_same() {
-        let mut seed = 7u64;
-        let mut below = |bound: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % bound
-        };
+        let mut random = Random::seeded_or(7);
+        let mut below = |bound: u64| random.below(bound);
         for _ in 0..500 {
             let (step, lookback) = (1 + below(20) as i64, 1 + below(30) as i64);
             let range = if below(2) == 0 { 0 } else { 1 + below(30) as i64 };
