@@ -166,16 +166,16 @@ mod tests {
 
     #[test]
     fn sums_never_fall_and_are_near_the_truth() {
-        let mut random = Random::new();
+        let mut random = Random::seeded();
         for _ in 0..200 {
             let (mut sums, mut kernel, mut truth, mut last) = (CounterSums::new(1), [0u64; 3], 0u64, 0u128);
             for _ in 0..200 {
                 // A constant load of 3 each ns. The fraction of the time changes with each step, and is often 0 or 1.
-                let enabled = random.below(1_000_000) as u64;
-                let running = match random.below(4) {
+                let enabled = random.below(1_000_000);
+                let running = match random.index(4) {
                     0 => 0,
                     1 => enabled,
-                    _ => random.below(enabled as usize + 1) as u64,
+                    _ => random.below(enabled + 1),
                 };
                 kernel = [kernel[0] + enabled, kernel[1] + running, kernel[2] + 3 * running];
                 truth += 3 * enabled;

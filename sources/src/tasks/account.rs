@@ -352,24 +352,24 @@ mod tests {
 
     #[test]
     fn no_counter_ever_falls() {
-        let mut random = crate::testing::Random::new();
+        let mut random = crate::testing::Random::seeded();
         for _ in 0..200 {
             let (mut account, mut exits) = (JobAccount::default(), ProcessExits::default());
             let mut alive: Vec<(u32, u32, u64, u64)> = Vec::new();
             let mut before = Usage::default();
             for step in 0..60u32 {
-                for _ in 0..random.below(4) {
-                    let parent = alive.get(random.below(alive.len())).map_or(1, |process| process.0);
-                    alive.push((100 + step * 10 + random.below(10) as u32, parent, 0, 0));
+                for _ in 0..random.index(4) {
+                    let parent = alive.get(random.index(alive.len())).map_or(1, |process| process.0);
+                    alive.push((100 + step * 10 + random.index(10) as u32, parent, 0, 0));
                 }
                 alive.sort_unstable();
                 alive.dedup_by_key(|process| process.0);
                 for process in &mut alive {
-                    process.2 += random.below(100) as u64;
-                    process.3 += random.below(100) as u64;
+                    process.2 += random.below(100);
+                    process.3 += random.below(100);
                 }
-                if !alive.is_empty() && random.below(2) == 0 {
-                    let ended = alive.swap_remove(random.below(alive.len()));
+                if !alive.is_empty() && random.index(2) == 0 {
+                    let ended = alive.swap_remove(random.index(alive.len()));
                     exits.add(ended.0, ended.1, &usage(ended.2, ended.3));
                 }
                 read(&mut account, &mut exits, &alive);
