@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use arrow_schema::DataType;
 use wholegrain_model::{Interval, Kind, Value, ValueType};
 use wholegrain_store::{ReadSnapshot, Scan, ScanRequest, SensorInfo, SensorRange, SnapshotReader, StoreError};
+use wholegrain_testkit::{Random, seed};
 
 use crate::reference::{
-    MS, Random, Rows, Samples, answer, assert_close, collect, naive, naive_agg, query, random_query, random_samples,
-    random_sensor, seed, sensor,
+    MS, Rows, Samples, answer, assert_close, collect, naive, naive_agg, query, random_query, random_samples,
+    random_sensor, sensor,
 };
 use crate::{Across, Agg, Op, Query, QueryError, run_on};
 
@@ -34,17 +35,17 @@ fn naive_across(answers: &[Rows], agg: Agg, windows: bool) -> Rows {
 #[test]
 fn random_groups_agree_with_the_naive_rules() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut compared = 0;
     for round in 0..400 {
-        let some_op = random.one_of(&Op::ALL).1;
-        let op = random.one_of(&[None, None, Some(some_op)]);
+        let some_op = random.pick(&Op::ALL).1;
+        let op = random.pick(&[None, None, Some(some_op)]);
         let kind = match op {
             Some(Op::Rate) => Kind::Counter,
             Some(Op::Derivative | Op::Integral) => Kind::Gauge,
-            _ => random.one_of(&[Kind::Gauge, Kind::Counter]),
+            _ => random.pick(&[Kind::Gauge, Kind::Counter]),
         };
-        let count = random.one_of(&[1, 2, 3, 20, 90]);
+        let count = random.pick(&[1, 2, 3, 20, 90]);
         let mut sensors: Vec<_> = (0..count).map(|id| random_sensor(id, kind, &mut random)).collect();
         for sensor in &mut sensors {
             sensor.path = Arc::from(format!("/n{}/s{}", sensor.id.0 % 3, sensor.id.0));
@@ -58,8 +59,8 @@ fn random_groups_agree_with_the_naive_rules() {
                 samples[at].retain(|_| keep > 20 || random.below(keep) > 0);
             }
         }
-        let agg = random.one_of(&[Agg::Mean, Agg::Sum, Agg::Min, Agg::Max, Agg::Count]);
-        let levels = random.one_of(&[None, Some(1), Some(7)]);
+        let agg = random.pick(&[Agg::Mean, Agg::Sum, Agg::Min, Agg::Max, Agg::Count]);
+        let levels = random.pick(&[None, Some(1), Some(7)]);
         let query = Query { across: Some(Across { agg, levels }), ..random_query(op, &mut random) };
         if op == Some(Op::Integral) && query.every.is_none() && query.agg.is_none() {
             assert!(query.validate().unwrap_err().to_string().contains("running integral"));

@@ -11,6 +11,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Time
 use wholegrain_store::{
     Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
 };
+use wholegrain_testkit::{Random, seed};
 
 use crate::{Agg, BATCH_ROWS_MAX, HOLE_INTERVALS, Op, Query, QueryError, QueryResult, UNIT_KEY, UNITS_KEY, run_on};
 
@@ -253,31 +254,10 @@ pub(crate) fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
     .filter(|v| !v.is_nan())
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): enough for choosing test cases.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize].clone()
-    }
-}
-
 pub(crate) fn random_sensor(id: u32, kind: Kind, random: &mut Random) -> SensorInfo {
-    let value_type = random.one_of(&[ValueType::Int, ValueType::Float]);
-    let wraps_at = if kind == Kind::Counter { random.one_of(&[None, Some(1000)]) } else { None };
-    let scale = random.one_of(&[1.0, 1024.0, 0.001, -2.0]);
+    let value_type = random.pick(&[ValueType::Int, ValueType::Float]);
+    let wraps_at = if kind == Kind::Counter { random.pick(&[None, Some(1000)]) } else { None };
+    let scale = random.pick(&[1.0, 1024.0, 0.001, -2.0]);
     // A counter that counts backwards is no counter to the naive rules, which compare scaled values.
     let scale = if kind == Kind::Counter { f64::abs(scale) } else { scale };
     SensorInfo { scale, wraps_at, ..sensor(id, &format!("/n/s{id}"), kind, value_type) }
@@ -291,7 +271,7 @@ pub(crate) fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Sample
     for _ in 0..random.below(300) {
         // Sampled faster or more slowly for a while, as a boost does it.
         if random.below(25) == 0 {
-            usual = random.one_of(&[10, 10, 1, 40, 120]) * MS;
+            usual = random.pick(&[10, 10, 1, 40, 120]) * MS;
         }
         time += match random.below(40) {
             0 => random.below(500) as i64 * MS + 1,
@@ -320,9 +300,9 @@ pub(crate) fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Sample
 
 pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
     let from = -2_100 * MS + random.below(4_000) as i64 * MS;
-    let every = random.one_of(&[None, Some(1), Some(7), Some(100), Some(333), Some(10_000)]).map(Interval::from_ms);
-    let some_agg = random.one_of(&Agg::ALL).1;
-    let agg = random.one_of(&[None, Some(some_agg)]);
+    let every = random.pick(&[None, Some(1), Some(7), Some(100), Some(333), Some(10_000)]).map(Interval::from_ms);
+    let some_agg = random.pick(&Agg::ALL).1;
+    let agg = random.pick(&[None, Some(some_agg)]);
     let agg = match (op, agg) {
         (Some(Op::Integral), agg) => agg.map(|_| Agg::Sum),
         (_, agg) => agg,
@@ -331,15 +311,6 @@ pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
 }
 
 /// From the environment, or of the time; printed.
-pub(crate) fn seed() -> u64 {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        now.as_nanos() as u64
-    });
-    println!("WHOLEGRAIN_SEED={seed}");
-    seed
-}
-
 #[track_caller]
 pub(crate) fn assert_close(found: &Rows, expected: &Rows, context: &str) {
     let near =
@@ -363,15 +334,15 @@ pub(crate) fn assert_close(found: &Rows, expected: &Rows, context: &str) {
 #[test]
 fn random_queries_agree_with_the_naive_rules() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut rows = 0;
     for round in 0..2_000 {
-        let some_op = random.one_of(&Op::ALL).1;
-        let op = random.one_of(&[None, Some(some_op)]);
+        let some_op = random.pick(&Op::ALL).1;
+        let op = random.pick(&[None, Some(some_op)]);
         let kind = match op {
             Some(Op::Rate) => Kind::Counter,
             Some(Op::Derivative | Op::Integral) => Kind::Gauge,
-            _ => random.one_of(&[Kind::Gauge, Kind::Counter]),
+            _ => random.pick(&[Kind::Gauge, Kind::Counter]),
         };
         let sensors: Vec<_> = (0..1 + random.below(3) as u32).map(|id| random_sensor(id, kind, &mut random)).collect();
         let samples: Vec<_> = sensors.iter().map(|sensor| random_samples(sensor, &mut random)).collect();

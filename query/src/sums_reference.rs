@@ -2,10 +2,9 @@
 
 use wholegrain_model::{Kind, Timestamp, Value, ValueType};
 use wholegrain_store::SensorInfo;
+use wholegrain_testkit::{Random, seed};
 
-use crate::reference::{
-    MS, Random, Rows, Samples, answer, collect, query, random_samples, random_sensor, seed, sensor,
-};
+use crate::reference::{MS, Rows, Samples, answer, collect, query, random_samples, random_sensor, sensor};
 use crate::{Agg, Op, Query};
 
 const MIN: i64 = 60_000 * MS;
@@ -28,13 +27,13 @@ fn sum(sensor: &SensorInfo, samples: &Samples, op: Op, (from, to): (i64, i64)) -
 #[test]
 fn sums_of_parts_are_the_sum_of_the_whole() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut compared = 0;
     for round in 0..1_500 {
         let (op, kind) =
-            random.one_of(&[(Op::Delta, Kind::Counter), (Op::Delta, Kind::Gauge), (Op::Integral, Kind::Gauge)]);
+            random.pick(&[(Op::Delta, Kind::Counter), (Op::Delta, Kind::Gauge), (Op::Integral, Kind::Gauge)]);
         let mut sensor = random_sensor(0, kind, &mut random);
-        sensor.interval_ns = random.one_of(&[10, 1, 100, 0]) * MS as u64;
+        sensor.interval_ns = random.pick(&[10, 1, 100, 0]) * MS as u64;
         let mut samples = random_samples(&sensor, &mut random);
         if sensor.interval_ns == 0 {
             // A bound of 5 minutes: samples are minutes apart.
@@ -48,7 +47,7 @@ fn sums_of_parts_are_the_sum_of_the_whole() {
             // Also where a sample is, and right after it.
             let at = samples[random.below(samples.len() as u64) as usize].0;
             let anywhere = place(&mut random);
-            edges.push(random.one_of(&[at, at + 1, anywhere, anywhere]));
+            edges.push(random.pick(&[at, at + 1, anywhere, anywhere]));
         }
         edges.sort_unstable();
         let whole = sum(&sensor, &samples, op, (begin, end));
@@ -165,14 +164,14 @@ fn rows(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
 #[test]
 fn the_mean_of_a_rate_is_how_much_over_how_long() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let s = 1000 * MS;
     // Exactly 100 a second, read at any time, at most 30 s apart.
     let info = SensorInfo { interval_ns: 10 * s as u64, ..sensor(0, "/c", Kind::Counter, ValueType::Int) };
     let mut time = 0;
     let samples: Samples = (0..2_000)
         .map(|_| {
-            let most = random.one_of(&[3_000, 3, 3]);
+            let most = random.pick(&[3_000, 3, 3]);
             time += 10 * MS * (1 + random.below(most) as i64);
             (time, Some(Value::Int(time / (10 * MS))))
         })

@@ -15,31 +15,15 @@ use wholegrain_model::{
 use wholegrain_query::jobs::JobScope;
 use wholegrain_query::{Agg, Op, Query, QueryResult, run, run_in_job};
 use wholegrain_store::{Store, StoreConfig};
+use wholegrain_testkit::Random;
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
 const START: i64 = 20_000 * 86_400 * SECOND;
 const NODES: usize = 3;
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    fn time(&mut self) -> i64 {
-        START + self.below(7200) as i64 * SECOND + [0, 17][self.below(2) as usize]
-    }
+fn time(random: &mut Random) -> i64 {
+    START + random.below(7200) as i64 * SECOND + random.pick(&[0, 17])
 }
 
 fn open(dir: &Path) -> Store {
@@ -197,11 +181,7 @@ fn expected(store: &Store, job: &JobScope, query: &Query) -> Rows {
 
 #[test]
 fn a_query_over_a_job_is_one_over_each_sensors_part_of_the_range() {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
-    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let seed: u64 = seed.unwrap_or(clock % 1_000_000_007);
-    println!("WHOLEGRAIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::seeded();
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     fill(&store, &mut random);
@@ -219,7 +199,7 @@ fn a_query_over_a_job_is_one_over_each_sensors_part_of_the_range() {
         put(&store, records);
         let job = Arc::new(JobScope::find(&store, &name, Some("anna"), None).unwrap().unwrap());
         for _ in 0..30 {
-            let (a, b) = (random.time(), random.time());
+            let (a, b) = (time(&mut random), time(&mut random));
             let (from, to) = match random.below(3) {
                 0 => job.range(START + 7200 * SECOND),
                 _ => (a.min(b), a.max(b)),

@@ -21,6 +21,7 @@ use wholegrain_store::{
     Deletion, ImportSeries, Property, ReadSnapshot, ReadStore, Reading, ScanRequest, SchemalessSensor, SensorId,
     SensorInfo, SensorSetting, Store, StoreConfig,
 };
+use wholegrain_testkit::{Random, seed};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -39,31 +40,6 @@ const CORES: usize = 18;
 const ROUNDING: f64 = 1e-12;
 /// The most sensors that come to be after the first ones.
 const SCHEMALESS_MAX: u64 = 4;
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len() as u64) as usize]
-    }
-}
 
 /// The same space without a result cache.
 struct Uncached {
@@ -169,7 +145,8 @@ impl World {
     fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let uncached = Some(uncached(open(dir.path())));
-        let mut world = Self { random: Random(seed), dir, uncached, time: START, seq: 0, schemaless: 0, used: (0, 0) };
+        let mut world =
+            Self { random: Random::new(seed), dir, uncached, time: START, seq: 0, schemaless: 0, used: (0, 0) };
         ["n1", "n2"].iter().for_each(|agent| world.store().register_schema(&schema(agent)).unwrap());
         let define = definitions(2).iter().map(definition).collect();
         world.space().virtuals().change(DefinitionChange { define, ..DefinitionChange::default() }, "ada", 5).unwrap();
@@ -197,7 +174,7 @@ impl World {
     fn append(&mut self, late: bool) {
         let agents: &[&str] =
             if self.time - START > 20 * HOUR { &["n1", "n1", "n2", "n2", "n3"] } else { &["n1", "n2"] };
-        let agent = *self.random.of(agents);
+        let agent = self.random.pick(agents);
         if agent == "n3" {
             self.store().register_schema(&schema(agent)).unwrap();
         }
@@ -254,7 +231,7 @@ impl World {
     }
 
     fn import(&mut self) {
-        let path = *self.random.of(&["/lab/n1/power", "/lab/n2/load", "/lab/y/power"]);
+        let path = self.random.pick(&["/lab/n1/power", "/lab/n2/load", "/lab/y/power"]);
         let known = self.store().sensor_id(path).and_then(|id| self.store().sensor(id));
         let mut sensor = schemaless(path);
         if let Some(known) = known {
@@ -278,7 +255,7 @@ impl World {
     }
 
     fn delete(&mut self) {
-        let pattern = *self.random.of(&["/lab/n1/power", "/lab/n2/**", "/lab/*/power", "/lab/n1/core/3/*"]);
+        let pattern = self.random.pick(&["/lab/n1/power", "/lab/n2/**", "/lab/*/power", "/lab/n1/core/3/*"]);
         let from = self.before(50);
         let to = from + (1 + self.random.below(5 * 3_600)) as i64 * SECOND;
         self.store().delete(&Deletion { patterns: vec![Pattern::new(pattern).unwrap()], from, to }).unwrap();
@@ -286,7 +263,7 @@ impl World {
 
     /// A reading near the end of a piece, where there are no others, then the next one: what is between the two changes in both pieces.
     fn edge(&mut self) {
-        let path = *self.random.of(&["/lab/n1/power", "/lab/n2/power"]);
+        let path = self.random.pick(&["/lab/n1/power", "/lab/n2/power"]);
         let edge = self.before(40) / PIECE * PIECE;
         let patterns = vec![Pattern::new(path).unwrap()];
         self.store().delete(&Deletion { patterns, from: edge - 10 * MINUTE, to: edge + 10 * MINUTE }).unwrap();
@@ -310,12 +287,12 @@ impl World {
     }
 
     fn set_property(&mut self) {
-        let pattern = *self.random.of(&["/lab/n1/power", "/lab/*/power", "/lab/n1/energy"]);
+        let pattern = self.random.pick(&["/lab/n1/power", "/lab/*/power", "/lab/n1/energy"]);
         let power = pattern.ends_with("power");
         let (unit, scale, kind) = match self.random.below(3) {
-            0 if power => (Some((*self.random.of(&["W", "kW", "mW"])).to_owned()), None, None),
-            1 if !power => (None, None, Some(*self.random.of(&[Kind::Counter, Kind::Gauge]))),
-            _ => (None, Some(*self.random.of(&[0.1, 0.5, 3.0])), None),
+            0 if power => (Some(self.random.pick(&["W", "kW", "mW"]).to_owned()), None, None),
+            1 if !power => (None, None, Some(self.random.pick(&[Kind::Counter, Kind::Gauge]))),
+            _ => (None, Some(self.random.pick(&[0.1, 0.5, 3.0])), None),
         };
         let setting = SensorSetting {
             pattern: Pattern::new(pattern).unwrap(),
@@ -330,7 +307,7 @@ impl World {
 
     fn retain(&mut self) {
         if self.random.chance(30) {
-            let pattern = *self.random.of(&["/lab/n2/power", "/lab/x*/**", "/lab/n1/load"]);
+            let pattern = self.random.pick(&["/lab/n2/power", "/lab/x*/**", "/lab/n1/load"]);
             let keep = self.random.chance(60).then(|| Interval::from_s(20 * 3_600 + self.random.below(40 * 3_600)));
             let pattern = Pattern::new(pattern).unwrap();
             self.store().set_retention(&pattern, keep, "ada", self.time).unwrap();
@@ -405,9 +382,9 @@ impl World {
     fn query(&mut self) {
         let fine = self.random.chance(6);
         let patterns = ["/v/*", "/v/*", "/v/sum", "/v/smooth", "/v/twice", "/lab/*/double", "/v/rate*", "/v/used"];
-        let pattern = if fine { "/fine/*" } else { *self.random.of(&patterns) };
+        let pattern = if fine { "/fine/*" } else { self.random.pick(&patterns) };
         let (from, to) = self.range(if fine { 2 } else { 60 });
-        let every = (self.random.chance(30)).then(|| Interval::from_ns(*self.random.of(&[10 * MINUTE, HOUR]) as u64));
+        let every = self.random.chance(30).then(|| Interval::from_ns(self.random.pick(&[10 * MINUTE, HOUR]) as u64));
         let agg = every.map(|_| Agg::ALL[self.random.below(7) as usize].1);
         self.compare(&question(pattern, from, to, every, agg));
     }
@@ -431,7 +408,7 @@ impl World {
     /// A view of before, read while readings come: it gives what was there, and nothing of it is kept that is out of date.
     fn straddle(&mut self) {
         let sensors = self.space().sensors(&[Pattern::new("/v/*").unwrap()]);
-        let sensor = self.random.of(&sensors).clone();
+        let sensor = self.random.pick(&sensors);
         let (from, to) = self.range(40);
         let (with, without) = (self.space().snapshot_for(&sensors), self.uncached().snapshot());
         let expected = rows(&without, &sensor, from, to, || ());
@@ -596,10 +573,7 @@ fn round(seed: u64) -> (u64, u64) {
 
 #[test]
 fn with_what_is_kept_answers_are_as_they_are_without() {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
-    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let first: u64 = seed.unwrap_or(clock % 1_000_000_007);
-    println!("WHOLEGRAIN_SEED={first}");
+    let first = seed();
     for seed in first..first + ROUNDS {
         match std::panic::catch_unwind(|| round(seed)) {
             Ok((hits, kept)) => {

@@ -12,28 +12,12 @@ use wholegrain_model::{
 };
 use wholegrain_query::{Agg, Op, Query, run};
 use wholegrain_store::{RetentionRule, Store, StoreConfig};
+use wholegrain_testkit::Random;
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 const START: i64 = 20_000 * DAY;
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-}
 
 fn open(dir: &Path, tiers: bool) -> Store {
     let mut config = StoreConfig { background: false, merge_fan_in: 3, ..StoreConfig::new(dir) };
@@ -177,11 +161,7 @@ fn compare(tiered: &Store, raw: &Store, random: &mut Random, used: &mut usize) {
 
 #[test]
 fn a_tier_answers_as_its_readings_would() {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
-    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let seed: u64 = seed.unwrap_or(clock % 1_000_000_007);
-    println!("WHOLEGRAIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::seeded();
     let mut used = 0;
     for _ in 0..6 {
         let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -238,9 +218,7 @@ fn irregular(from: i64, random: &mut Random) -> Vec<i64> {
 
 #[test]
 fn a_mean_of_windows_is_that_of_readings_that_are_gone() {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4711);
-    println!("WHOLEGRAIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::seeded_or(4711);
     let (mut compared, mut with_note) = (0, 0);
     {
         let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -397,16 +375,14 @@ fn two_days(store: &Store, random: &mut Random) {
 
 #[test]
 fn a_range_that_cuts_a_window_does_not_change_the_mean_of_the_whole_window_next_to_it() {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4711);
-    println!("WHOLEGRAIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::seeded_or(4711);
     let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let tiers = [10, 300, 3_600].map(|seconds| (Interval::from_s(seconds), None)).to_vec();
     let rule = RetentionRule { pattern: Pattern::new("/n/**").unwrap(), raw: Some(Interval::from_s(86_400)), tiers };
     let config = StoreConfig { background: false, retention: vec![rule], ..StoreConfig::new(with.path()) };
     let (tiered, raw) = (Store::open(config).unwrap().0, open(without.path(), false));
     for store in [&tiered, &raw] {
-        two_days(store, &mut Random(seed));
+        two_days(store, &mut random.clone());
         store.maintain(START + 12 * DAY).unwrap();
         store.maintain(START + 12 * DAY).unwrap();
     }

@@ -228,7 +228,8 @@ mod tests {
     fn any_bytes_are_parsed_without_panic() {
         let mut random = Random::seeded_or(0x0dcd_b5ee);
         for round in 0..50_000_usize {
-            let bytes: Vec<u8> = (0..round % 70).map(|_| random.below(if round % 3 == 0 { 128 } else { 256 }) as u8).collect();
+            let bytes: Vec<u8> =
+                (0..round % 70).map(|_| random.below(if round % 3 == 0 { 128 } else { 256 }) as u8).collect();
             if let DcdbPayload::Records(records) = payload(&bytes) {
                 assert_eq!(records.len() * RECORD_BYTES, bytes.len(), "round {round}");
             }

@@ -8,6 +8,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Unit
 use wholegrain_store::{
     Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
 };
+use wholegrain_testkit::{Random, seed};
 
 use super::super::ast::{Along, Binary, Expr, ExprNode, Function, Unary};
 use super::super::{CheckedDefinition, Definition, MissingOperands, SensorLookup, VirtualSensor, parse};
@@ -16,45 +17,6 @@ use crate::{Agg, HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN, Scale};
 
 pub(super) const MS: i64 = 1_000_000;
 pub(super) const S: i64 = 1_000 * MS;
-
-/// A small random generator (xorshift64*).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize].clone()
-    }
-}
-
-pub(super) fn seed() -> u64 {
-    let from_env = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
-    let clock = || {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.map_or(1, |d| d.as_nanos() as u64 % 1_000_000_007)
-    };
-    let seed = from_env.unwrap_or_else(clock);
-    println!("WHOLEGRAIN_SEED={seed}");
-    seed
-}
 
 type Rows = Vec<(i64, Option<Value>)>;
 
