@@ -109,7 +109,7 @@ fn look(name: &str, processes: usize, place: &JobPlace, config: &str, rounds: us
             assert_eq!(reading, Default::default());
         }));
     }
-    println!("tasks by {name:<9} {processes:>4} processes: {:>8.1} us a look", median_us(times));
+    println!("tasks by {name:<9} {processes:>4} processes: {:>8.1} us a read", median_us(times));
 }
 
 fn timed(reads: u32, mut read: impl FnMut()) -> Duration {

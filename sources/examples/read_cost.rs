@@ -1,4 +1,5 @@
-//! Measures the cost of a read of each group on the running machine, alternating with bare `pread`s of the same files into a buffer: `cargo run --release -p wholegrain-sources --example read_cost [ROUNDS]`.
+//! Measures the cost of a read of each group on the running machine, alternating with bare `pread`s of the same files into a buffer: `cargo run
+//! --release -p wholegrain-sources --example read_cost [ROUNDS]`.
 
 use std::fs::File;
 use std::hint::black_box;

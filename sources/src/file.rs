@@ -182,8 +182,8 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> 
     }
 }
 
-/// As pread(2). The C library's function enables the cancellation of the thread before each call, and disables it afterwards, in a program with several
-/// threads. Threads are not cancelled here, and each tick reads about forty files.
+/// As pread(2). The C library's function enables the cancellation of the thread before each call, and disables it afterwards, in a program with
+/// several threads. Threads are not cancelled here, and each tick reads about forty files.
 #[cfg(target_pointer_width = "64")]
 #[inline]
 fn pread(file: &File, buffer: &mut [u8], offset: u64) -> libc::c_long {

@@ -38,14 +38,14 @@ impl JobPlace {
 
 /// The job scope of a configured source.
 pub trait JobSource: Send {
-    /// The parts of a job. The agent calls it outside the sampling path: when a job begins, when a reader reports a changed layout, and when the job's
-    /// place changes. `report` takes one line for the administrator about each thing that this machine lacks; the agent logs each text once,
+    /// The parts of a job. The agent calls it outside the sampling path: when a job begins, when a reader reports a changed layout, and when the
+    /// job's place changes. `report` takes one line for the administrator about each thing that this machine lacks; the agent logs each text once,
     /// whichever job it comes from.
     fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart>;
 
     /// The final counters of a job whose processes have ended. The agent calls it before [`JobSource::forget`]. `None` if the counters come from
     /// files that the agent reads itself, or if the job was never read.
-    fn last(&mut self, _place: &JobPlace) -> Option<Last> {
+    fn final_counters(&mut self, _place: &JobPlace) -> Option<FinalCounters> {
         None
     }
 
@@ -55,9 +55,9 @@ pub trait JobSource: Send {
 
 /// The final counters of a job.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Last {
+pub enum FinalCounters {
     /// Sensors with their raw values.
-    Counters(Vec<(SensorDef, i64)>),
+    Known(Vec<(SensorDef, i64)>),
     /// The counters are incomplete: the reason, as a clause for messages.
     Unknown(&'static str),
 }

@@ -228,7 +228,7 @@ impl TextParser for LineTable {
     }
 }
 
-/// Whether an unknown line could be a new one of these formats: text that ends in a number and a newline.
+/// Whether an unknown line could be a new line of the file: text that ends in a number and a newline.
 fn is_plausible(line: &[u8]) -> bool {
     let Some(text) = line.strip_suffix(b"\n").and_then(|line| std::str::from_utf8(line).ok()) else { return false };
     let mut words = text.trim_end_matches(" kB").split_ascii_whitespace();

@@ -22,8 +22,7 @@ impl<P: TextParser> TextFile<P> {
         Self { what, file: PolledFile::new(path), buffer: vec![0; buffer_bytes(bytes.len())], parser, incremental }
     }
 
-    /// Reads and parses the file. `is_complete` tells whether the bytes that have come are the whole file, which saves the read that
-    /// gives nothing.
+    /// Reads and parses the file. `is_complete` recognizes a complete content, which saves an empty read at the end.
     #[inline]
     pub fn read(&mut self, row: &mut Row<'_>, is_complete: impl Fn(&P, &[u8]) -> bool) -> Reading {
         let Self { what, file, buffer, parser, incremental } = self;

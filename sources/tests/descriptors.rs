@@ -59,7 +59,11 @@ fn what_is_over_the_bound_is_a_gap_and_no_descriptor() {
     assert_eq!((give(&mut other), descriptors::held()), (1, 5), "and all have five");
     assert!(descriptors::refused() > 0);
     drop(first);
-    assert_eq!((give(&mut second), give(&mut other)), (3, 2), "what another gave back, at the next read");
+    assert_eq!(
+        (give(&mut second), give(&mut other)),
+        (3, 2),
+        "descriptors that another reader returned, at the next read"
+    );
     drop((second, other));
     assert_eq!((descriptors::held(), Quota::of(Some(1000)).take().is_some()), (0, true));
     descriptors::set_bounds(usize::MAX, usize::MAX);

@@ -376,7 +376,7 @@ fn events_of_the_node_and_reports_of_those_it_lacks() {
         assert!(after >= *before, "{name}");
     }
     assert!(second["perf/page-faults"].unwrap() - first["perf/page-faults"].unwrap() >= PAGES as i64);
-    assert_eq!(discover(source.as_mut()).1, reports, "the same text at each look");
+    assert_eq!(discover(source.as_mut()).1, reports, "the same text at each discovery");
 }
 
 #[test]
@@ -386,9 +386,7 @@ fn a_missing_permission_is_reported_with_a_remedy() {
     // SAFETY: it only gives a number.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root || level.trim().parse::<i32>().is_ok_and(|level| level < 1) {
-        println!(
-            "skipped: root is needed to be somebody else, and a perf_event_paranoid that refuses: it is {level:?}"
-        );
+        println!("skipped: needs root, to run as another user, and a perf_event_paranoid above 0: it is {level:?}");
         return;
     }
     let nobody = helper("reports").uid(65_534).gid(65_534).output();

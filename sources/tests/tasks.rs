@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tree::{RealJob, job_source, open, parts, read_part};
 use wholegrain_model::Kind;
-use wholegrain_sources::job::{JobPart, JobPlace, JobSource, Last};
+use wholegrain_sources::job::{FinalCounters, JobPart, JobPlace, JobSource};
 use wholegrain_sources::{Reader, Roots};
 
 const BY_PROC: &str = "[sources.tasks]\ntaskstats = false\n";
@@ -256,7 +256,7 @@ fn sums_go_on_when_readers_change_and_end_when_the_job_is_forgotten() {
         (reader.read(&mut row).gone, row.int(0))
     };
     let mut reader = (part.open)(&slots);
-    assert_eq!(read(reader.as_mut()), (false, Some(1)), "another reader of one sensor, beside the first");
+    assert_eq!(read(reader.as_mut()), (false, Some(1)), "another reader of one sensor");
     job.place.remove();
     for _ in 0..2 {
         assert_eq!(read(reader.as_mut()), (true, None));
@@ -269,7 +269,7 @@ fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
     let Some(mut job) = Job::new("") else { return };
     let has_taskstats = job.has_taskstats();
     let place = job.place.place.clone();
-    assert_eq!(job.source.last(&place), None, "nobody has looked");
+    assert_eq!(job.source.final_counters(&place), None, "never read");
     // A child that is never read, and writes between the last read and the end.
     let mut child = job.spawn("os.system('head -c 50000000 /dev/zero > /dev/null')");
     let before = job.read_until("one process", |values| values["tasks/processes"] == 1);
@@ -277,9 +277,9 @@ fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
     go_on(&mut child);
     child.wait().unwrap();
     job.place.remove();
-    let last = job.source.last(&place).expect("the job was read");
+    let last = job.source.final_counters(&place).expect("the job was read");
     match last {
-        Last::Counters(counters) => {
+        FinalCounters::Known(counters) => {
             let value = |name: &str| counters.iter().find(|(sensor, _)| sensor.name == name).expect(name).1;
             let written = value("tasks/io/write_chars") - before["tasks/io/write_chars"];
             assert!((49_990_000..51_000_000).contains(&written), "{written}");
@@ -288,14 +288,16 @@ fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
             assert!(counters.iter().all(|(sensor, _)| sensor.kind == Kind::Counter));
             assert!(has_taskstats);
         }
-        Last::Unknown(why) => assert!(!has_taskstats && why.contains("taskstats"), "{why}"),
+        FinalCounters::Unknown(reason) => assert!(!has_taskstats && reason.contains("taskstats"), "{reason}"),
     }
     // Without taskstats the final counters are unknown, with a reason.
     let Some(mut job) = Job::new(BY_PROC) else { return };
     job.read();
     let place = job.place.place.clone();
     job.place.remove();
-    assert!(matches!(job.source.last(&place), Some(Last::Unknown(reason)) if reason.contains("taskstats")));
+    assert!(
+        matches!(job.source.final_counters(&place), Some(FinalCounters::Unknown(reason)) if reason.contains("taskstats"))
+    );
 }
 
 #[test]

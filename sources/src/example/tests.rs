@@ -1,4 +1,4 @@
-//! The example works, and docs/adding-a-source.md shows it as it is.
+//! The example works, and docs/adding-a-source.md shows its code.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The incremental parser: keeps the previous text of a file and parses only the numbers that differ in the next one.
 //!
 //! Between two reads most of the kernel's counters do not change. The incremental parser compares the new text with the previous one,
-//! 32 bytes at a time. Where they differ within a number, it parses that number. It does not look at keys, names and columns: the
+//! 32 bytes at a time. Where they differ within a number, it parses that number. It does not parse keys, names and columns: the
 //! comparison has shown that they are the same. It touches the two texts and not the tables of keys, which matters when other programs
 //! have used the caches since the last read. No value is repeated without a look at the file: a number with the same bytes has been read.
 //!

@@ -148,7 +148,7 @@ mod tests {
         update(&mut sums, 100, 100, &[100]).unwrap();
         assert_eq!(update(&mut sums, 200, 100, &[100]).unwrap(), [100], "nothing invented");
         assert_eq!(update(&mut sums, 300, 100, &[100]).unwrap(), [100]);
-        assert_eq!(update(&mut sums, 400, 200, &[200]).unwrap(), [400], "one of three parts was seen");
+        assert_eq!(update(&mut sums, 400, 200, &[200]).unwrap(), [400], "one third of the time was counted");
         assert_eq!(sums.times, Times { enabled: 400, running: 200 });
     }
 

@@ -161,7 +161,7 @@ pub fn known_names() -> Vec<String> {
 fn not_known(text: &str) -> String {
     let names = known_names();
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    // A list of eighty names would help nobody.
+    // The list of all names is too long for a message.
     let message = unknown("event", text, &known);
     match message.split_once("; expected one of ") {
         None => message,
@@ -354,7 +354,7 @@ mod tests {
     fn errors_name_the_nearest_event() {
         let check = |text: &str, part: &str| {
             let error = Event::parse(text).unwrap_err();
-            assert!(error.contains(part), "{text:?}: {error:?} does not say {part:?}");
+            assert!(error.contains(part), "{text:?}: {error:?} does not contain {part:?}");
         };
         check("cyles", "unknown event `cyles`; did you mean `cycles`?");
         check("page_faults", "did you mean `page-faults`?");

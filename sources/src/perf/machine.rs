@@ -301,12 +301,12 @@ impl Pmu {
         for (key, value) in &terms {
             self.field(key, value.unwrap_or(1), &mut config.words)?;
         }
-        let beside = |what: &str| fs::read_to_string(self.folder.join(format!("events/{name}.{what}"))).ok();
-        config.scale = beside("scale")
+        let read = |suffix: &str| fs::read_to_string(self.folder.join(format!("events/{name}.{suffix}"))).ok();
+        config.scale = read("scale")
             .and_then(|text| text.trim().parse().ok())
             .filter(|scale: &f64| scale.is_finite() && *scale > 0.0)
             .or(config.scale);
-        config.unit = beside("unit").map(|text| text.trim().to_owned()).or(config.unit.take());
+        config.unit = read("unit").map(|text| text.trim().to_owned()).or(config.unit.take());
         Ok(())
     }
 

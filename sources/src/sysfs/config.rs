@@ -116,19 +116,19 @@ fn scale_one() -> f64 {
 
 impl FilePattern {
     /// The sensor of a file, from the text that each `*` of its path matched.
-    pub fn sensor(&self, stars: &[String]) -> SensorDef {
+    pub fn sensor(&self, captures: &[String]) -> SensorDef {
         SensorDef {
             kind: self.kind,
             wraps_at: self.wraps_at,
-            ..SensorDef::gauge(filled_template(&self.name, stars), &self.unit, &self.description).scaled(self.scale)
+            ..SensorDef::gauge(filled_template(&self.name, captures), &self.unit, &self.description).scaled(self.scale)
         }
     }
 }
 
 /// Replaces `{1}`, `{2}`, … in a template.
-fn filled_template(template: &str, stars: &[String]) -> String {
-    let fill = |name: String, (index, star): (usize, &String)| name.replace(&place(index), &sanitize_level(star));
-    stars.iter().enumerate().fold(template.to_owned(), fill)
+fn filled_template(template: &str, captures: &[String]) -> String {
+    let fill = |name: String, (index, capture): (usize, &String)| name.replace(&place(index), &sanitize_level(capture));
+    captures.iter().enumerate().fold(template.to_owned(), fill)
 }
 
 fn place(index: usize) -> String {
@@ -148,13 +148,13 @@ impl TryFrom<RawFilePattern> for FilePattern {
         if !scale.is_finite() || scale == 0.0 {
             return Err(format!("scale is {scale}; expected a finite number that is not 0"));
         }
-        let stars = path.matches('*').count();
-        if let Some(missing) = (0..stars).map(place).find(|place| !name.contains(place)) {
+        let captures = path.matches('*').count();
+        if let Some(missing) = (0..captures).map(place).find(|place| !name.contains(place)) {
             return Err(format!(
                 "name {name:?} lacks `{missing}`, without which two files of {path:?} would have one name"
             ));
         }
-        check_relative(&filled_template(&name, &vec!["x".to_owned(); stars])).map_err(|error| error.to_string())?;
+        check_relative(&filled_template(&name, &vec!["x".to_owned(); captures])).map_err(|error| error.to_string())?;
         Ok(Self { path, name, unit, kind, scale, wraps_at, description })
     }
 }

@@ -10,13 +10,13 @@ use wholegrain_model::schema::SENSORS_MAX;
 pub struct PathMatch {
     pub path: PathBuf,
     /// The text that each `*` matched, in order.
-    pub stars: Vec<String>,
+    pub captures: Vec<String>,
 }
 
 /// The existing paths below `root` that match the pattern, in natural order (`cpu2` before `cpu10`), at most [`SENSORS_MAX`]. A `*` matches any
 /// text within one level.
 pub fn find(root: &Path, pattern: &str) -> Vec<PathMatch> {
-    let mut found = vec![PathMatch { path: root.to_owned(), stars: Vec::new() }];
+    let mut found = vec![PathMatch { path: root.to_owned(), captures: Vec::new() }];
     for level in pattern.split('/') {
         let mut next = Vec::new();
         for place in &found {
@@ -25,7 +25,7 @@ pub fn find(root: &Path, pattern: &str) -> Vec<PathMatch> {
             } else {
                 let path = place.path.join(level);
                 if path.exists() {
-                    next.push(PathMatch { path, stars: place.stars.clone() });
+                    next.push(PathMatch { path, captures: place.captures.clone() });
                 }
             }
         }
@@ -37,9 +37,9 @@ pub fn find(root: &Path, pattern: &str) -> Vec<PathMatch> {
 
 fn expand(place: &PathMatch, level: &str, next: &mut Vec<PathMatch>) {
     for name in names(&place.path) {
-        if let Some(stars) = captures(level, &name) {
-            let stars = place.stars.iter().cloned().chain(stars).collect();
-            next.push(PathMatch { path: place.path.join(&name), stars });
+        if let Some(captures) = match_level(level, &name) {
+            let captures = place.captures.iter().cloned().chain(captures).collect();
+            next.push(PathMatch { path: place.path.join(&name), captures });
         }
     }
 }
@@ -53,19 +53,19 @@ pub fn names(folder: &Path) -> Vec<String> {
 }
 
 /// The text that each `*` of a level matches in `name`: as little as possible, for the last one the rest. `None` without a match.
-fn captures(level: &str, name: &str) -> Option<Vec<String>> {
+fn match_level(level: &str, name: &str) -> Option<Vec<String>> {
     let mut pieces = level.split('*');
     let mut rest = name.strip_prefix(pieces.next()?)?;
     let pieces: Vec<&str> = pieces.collect();
     let (last, middle) = pieces.split_last()?;
-    let mut stars = Vec::with_capacity(pieces.len());
+    let mut captures = Vec::with_capacity(pieces.len());
     for piece in middle {
-        let (star, after) = rest.split_once(piece)?;
-        stars.push(star.to_owned());
+        let (capture, after) = rest.split_once(piece)?;
+        captures.push(capture.to_owned());
         rest = after;
     }
-    stars.push(rest.strip_suffix(last)?.to_owned());
-    Some(stars)
+    captures.push(rest.strip_suffix(last)?.to_owned());
+    Some(captures)
 }
 
 /// Compares texts by characters, and runs of digits by their numbers.
@@ -110,8 +110,8 @@ mod tests {
             ("a*a", "a", None),
             ("*_input", "temp1_label", None),
         ] {
-            let stars = expected.map(|stars| stars.into_iter().map(str::to_owned).collect::<Vec<_>>());
-            assert_eq!(captures(level, name), stars, "{level} {name}");
+            let captures = expected.map(|captures| captures.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(match_level(level, name), captures, "{level} {name}");
         }
     }
 
@@ -132,8 +132,8 @@ mod tests {
             std::fs::write(path, "1\n").unwrap();
         }
         let found = find(folder.path(), "net/eth*/stat/*");
-        let stars: Vec<String> = found.iter().map(|found| found.stars.join(" ")).collect();
-        assert_eq!(stars, ["0 rx", "0 tx", "2 rx", "10 rx"]);
+        let captures: Vec<String> = found.iter().map(|found| found.captures.join(" ")).collect();
+        assert_eq!(captures, ["0 rx", "0 tx", "2 rx", "10 rx"]);
         assert_eq!(found[2].path, folder.path().join("net/eth2/stat/rx"));
         assert_eq!(find(folder.path(), "net/eth1/other").len(), 1);
         assert!(find(folder.path(), "absent/*").is_empty());

@@ -53,7 +53,7 @@ pub fn chips(sys: &Path, without_nvme: bool) -> Vec<NumberFile> {
 pub fn nvme(sys: &Path) -> Vec<NumberFile> {
     let mut all = Vec::new();
     for controller in glob::find(sys, "class/nvme/nvme*") {
-        let prefix = format!("nvme/nvme{}", sanitize_level(&controller.stars[0]));
+        let prefix = format!("nvme/nvme{}", sanitize_level(&controller.captures[0]));
         // The chip's parent is the controller; before Linux 5.17 it was the PCI device below.
         let places = ["hwmon*/temp1_input", "hwmon/hwmon*/temp1_input", "device/hwmon/hwmon*/temp1_input"];
         let chip = places.iter().find_map(|place| glob::find(&controller.path, place).into_iter().next());

@@ -69,7 +69,7 @@ impl Source for SysfsSource {
             let matches = glob::find(&self.root, &pattern.path).into_iter();
             matches.map(|found| NumberFile {
                 may_be_text: true,
-                ..NumberFile::new(found.path, pattern.sensor(&found.stars))
+                ..NumberFile::new(found.path, pattern.sensor(&found.captures))
             })
         });
         groups.extend(discovery.group(FILES_GROUP, true, &GroupOptions::default(), files.collect()));

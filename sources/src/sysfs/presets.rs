@@ -110,11 +110,11 @@ pub fn text(path: &Path) -> Option<String> {
 fn thermal(sys: &Path) -> Vec<NumberFile> {
     let zones = glob::find(sys, "class/thermal/thermal_zone*/temp").into_iter();
     zones
-        .map(|PathMatch { path, stars }| {
+        .map(|PathMatch { path, captures }| {
             let kind = path.parent().and_then(|zone| text(&zone.join("type"))).unwrap_or_default();
             let name = match kind.as_str() {
-                "" => format!("zone{}", stars[0]),
-                kind => format!("zone{}_{kind}", stars[0]),
+                "" => format!("zone{}", captures[0]),
+                kind => format!("zone{}_{kind}", captures[0]),
             };
             let description = format!("Temperature of the thermal zone {kind}.").replace(" .", ".");
             let sensor = SensorDef::gauge(format!("thermal/{}", sanitize_level(&name)), "Cel", &description);
@@ -125,10 +125,10 @@ fn thermal(sys: &Path) -> Vec<NumberFile> {
 
 fn cpufreq(sys: &Path) -> Vec<NumberFile> {
     let files = glob::find(sys, "devices/system/cpu/cpu*/cpufreq/scaling_cur_freq").into_iter();
-    let cpus = files.filter(|found| found.stars[0].parse::<u32>().is_ok());
-    cpus.map(|PathMatch { path, stars }| {
+    let cpus = files.filter(|found| found.captures[0].parse::<u32>().is_ok());
+    cpus.map(|PathMatch { path, captures }| {
         let sensor = SensorDef::gauge(
-            format!("cpu/{}/frequency", stars[0]),
+            format!("cpu/{}/frequency", captures[0]),
             "Hz",
             "Clock frequency that the driver last reported.",
         );
@@ -142,8 +142,8 @@ fn cpufreq(sys: &Path) -> Vec<NumberFile> {
 fn powercap(sys: &Path) -> Vec<NumberFile> {
     let files = glob::find(sys, "class/powercap/*/energy_uj").into_iter();
     files
-        .filter_map(|PathMatch { path, stars }| {
-            let zone = &stars[0];
+        .filter_map(|PathMatch { path, captures }| {
+            let zone = &captures[0];
             let class = path.parent()?.parent()?;
             let control = zone.split(':').next()?;
             // `intel-rapl:0:1` is part of `intel-rapl:0`. The sensor's name has the names of both.
@@ -175,14 +175,14 @@ fn fabric(sys: &Path, preset: Preset, is_of_preset: impl Fn(&str) -> bool) -> Ve
     ];
     let mut all = Vec::new();
     for (pattern, template) in places {
-        for PathMatch { path, stars } in glob::find(sys, pattern) {
-            let counter = stars.last().map_or("", String::as_str);
+        for PathMatch { path, captures } in glob::find(sys, pattern) {
+            let counter = captures.last().map_or("", String::as_str);
             // The shortest time between two requests of the driver, in ms: a setting, not a counter.
-            if !is_of_preset(&stars[0]) || counter == "lifespan" {
+            if !is_of_preset(&captures[0]) || counter == "lifespan" {
                 continue;
             }
-            let levels = stars.iter().enumerate().fold(template.to_owned(), |name, (index, star)| {
-                name.replace(&format!("{{{index}}}"), &sanitize_level(star))
+            let levels = captures.iter().enumerate().fold(template.to_owned(), |name, (index, capture)| {
+                name.replace(&format!("{{{index}}}"), &sanitize_level(capture))
             });
             // A 4x InfiniBand link counts units of four bytes, one byte for each lane. The hfi1 driver gives its count of flits, which have
             // eight bytes (drivers/infiniband/hw/hfi1/mad.c, pma_get_ib_portcounters_ext).
@@ -233,9 +233,9 @@ fn edac(sys: &Path) -> Vec<NumberFile> {
     ];
     let mut all = Vec::new();
     for (pattern, template, description) in places {
-        for PathMatch { path, stars } in glob::find(sys, &format!("devices/system/edac/mc/{pattern}")) {
-            let name = stars.iter().enumerate().fold(template.to_owned(), |name, (index, star)| {
-                name.replace(&format!("{{{index}}}"), &sanitize_level(star))
+        for PathMatch { path, captures } in glob::find(sys, &format!("devices/system/edac/mc/{pattern}")) {
+            let name = captures.iter().enumerate().fold(template.to_owned(), |name, (index, capture)| {
+                name.replace(&format!("{{{index}}}"), &sanitize_level(capture))
             });
             all.push(NumberFile::new(path, SensorDef::counter(format!("edac/{name}"), "1", description)));
         }

@@ -27,7 +27,7 @@ use self::proc::Proc;
 use self::processes::{JobProcesses, ListError};
 use self::taskstats::Taskstats;
 use self::usage::{COUNTERS, DELAY_BLKIO, DELAY_CPU, ENDED, GAUGES, IO, RUN, SWITCHES, Usage};
-use crate::job::{JobPart, JobPlace, JobSource, Last};
+use crate::job::{FinalCounters, JobPart, JobPlace, JobSource};
 use crate::plan::Slot;
 use crate::reader::{ReadProblem, Reader, Reading, Row};
 use crate::source::{ConfigureContext, NoGroups, Roots, Source};
@@ -149,15 +149,15 @@ impl JobSource for TasksSource {
         vec![JobPart { name: "tasks".to_owned(), sensors, interval_min, blocking: true, open: Box::new(open) }]
     }
 
-    fn last(&mut self, place: &JobPlace) -> Option<Last> {
+    fn final_counters(&mut self, place: &JobPlace) -> Option<FinalCounters> {
         let shared = self.shared.clone()?;
-        let usage = lock(self.jobs.get(&place.level)?).last(&mut lock(&shared))?;
+        let usage = lock(self.jobs.get(&place.level)?).final_sums(&mut lock(&shared))?;
         let is_available = self.available(&shared, &mut |_| {});
         let all = usage::sensors().into_iter().enumerate().skip(ENDED);
         let sampled = all.filter(|(n, sensor)| is_available[*n] && self.config.metrics.keeps(&sensor.name));
         Some(match usage {
-            Ok(sums) => Last::Counters(sampled.map(|(n, sensor)| (sensor, value(&sums, n) as i64)).collect()),
-            Err(reason) => Last::Unknown(reason),
+            Ok(sums) => FinalCounters::Known(sampled.map(|(n, sensor)| (sensor, value(&sums, n) as i64)).collect()),
+            Err(reason) => FinalCounters::Unknown(reason),
         })
     }
 
@@ -252,7 +252,7 @@ impl TrackedJob {
     }
 
     /// The sums after all processes have ended, or the reason why they are unknown. `None` for a job that was never read.
-    fn last(&mut self, shared: &mut SharedTaskstats) -> Option<Result<JobSums, &'static str>> {
+    fn final_sums(&mut self, shared: &mut SharedTaskstats) -> Option<Result<JobSums, &'static str>> {
         let before = self.last_read?;
         if !shared.taskstats.as_ref().is_some_and(Taskstats::is_listening) {
             return Some(Err("the kernel does not report processes that end (taskstats, which needs CAP_NET_ADMIN)"));

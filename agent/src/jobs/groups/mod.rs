@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use wholegrain_model::config::ConfigError;
 use wholegrain_model::{JobRecord, Value};
 use wholegrain_sources::descriptors;
-use wholegrain_sources::job::{JobSource, Last};
+use wholegrain_sources::job::{FinalCounters, JobSource};
 
 use self::capacity::SensorCapacity;
 pub use self::capacity::WaitReason;
@@ -497,15 +497,15 @@ impl JobGroups {
     }
 
     /// Adds the final values of counters that are read at intervals only to the record of an ended job.
-    fn finish_totals(&self, record: &JobRecord, all: Vec<Last>) {
+    fn finish_totals(&self, record: &JobRecord, all: Vec<FinalCounters>) {
         let (mut totals, mut missing) = (BTreeMap::new(), None);
         for last in all {
             match last {
-                Last::Counters(counters) => totals.extend(counters.into_iter().map(|(sensor, value)| {
+                FinalCounters::Known(counters) => totals.extend(counters.into_iter().map(|(sensor, value)| {
                     let value = scaled(Value::Int(value), &sensor).as_f64();
                     (sensor.name, value)
                 })),
-                Last::Unknown(why) => missing = Some(why),
+                FinalCounters::Unknown(why) => missing = Some(why),
             }
         }
         if let Some(records) = self.context.records.get().filter(|_| !totals.is_empty() || missing.is_some()) {

@@ -1,7 +1,7 @@
 //! A source at job scope: configured, stopped through the API, or failed; with its notes.
 
 use wholegrain_model::config::ConfigError;
-use wholegrain_sources::job::{JobPart, JobPlace, JobSource, Last};
+use wholegrain_sources::job::{FinalCounters, JobPart, JobPlace, JobSource};
 
 /// The most notes of one source.
 const NOTES_MAX: usize = 100;
@@ -52,8 +52,8 @@ impl JobSourceHandle {
     }
 
     /// The final values of a job's counters that are read at intervals only.
-    pub fn last(&mut self, place: &JobPlace) -> Option<Last> {
-        self.source.as_mut()?.last(place)
+    pub fn last(&mut self, place: &JobPlace) -> Option<FinalCounters> {
+        self.source.as_mut()?.final_counters(place)
     }
 
     /// Releases what the source holds for an ended job.
