@@ -9,8 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use support::{Agent, free_port, parse_answer, wait_for};
+use support::{Agent, parse_answer};
 use wholegrain_model::{Pattern, Value};
+use wholegrain_testkit::{free_port, wait_until};
 
 const TESTER: &str = "[sources.tester]\nsensors = 3\nshape = \"counter\"\namplitude = 1\ninterval = \"5ms\"\n";
 const HEAD: &str = "name = \"n1\"\n[api]\nsocket = \"agent.sock\"\n[cache]\nbytes_max = \"16MiB\"\n";
@@ -39,7 +40,7 @@ fn samples(agent: &Agent, group: &str) -> u64 {
 fn questions() {
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &format!("{HEAD}{TESTER}"));
-    wait_for("samples", || samples(&agent, "tester") > 50 && agent.handles.cache.size().0 > 1);
+    wait_until("samples", || samples(&agent, "tester") > 50 && agent.handles.cache.size().0 > 1);
     let (status, answer) = agent.ask("GET", "/v1/status");
     assert_eq!((status, answer["name"].as_str(), answer["prefix"].as_str()), (200, Some("n1"), Some("/n1")));
     assert_eq!(answer["server"]["state"], "off");
@@ -112,7 +113,7 @@ fn a_reload_keeps_what_did_not_change_ticking() {
     let agent = Agent::start(dir.path(), &procfs("20ms"));
     for round in 0..10 {
         let before = samples(&agent, "tester");
-        wait_for("some ticks", || samples(&agent, "tester") > before + 20);
+        wait_until("some ticks", || samples(&agent, "tester") > before + 20);
         let interval = if round % 2 == 0 { "10ms" } else { "20ms" };
         fs::write(dir.path().join("agent.toml"), procfs(interval)).unwrap();
         let (status, answer) = agent.ask("POST", "/v1/reload");
@@ -121,7 +122,7 @@ fn a_reload_keeps_what_did_not_change_ticking() {
         assert_eq!(meminfo.ticking.interval.to_string(), interval);
     }
     let tester = agent.handles.registry.find("tester").unwrap();
-    wait_for("the rest", || samples(&agent, "tester") > 300);
+    wait_until("the rest", || samples(&agent, "tester") > 300);
     let values = counted(&agent);
     // The counter counts reads: with another reader it would start at 0 again, with a lost sample there would be a hole.
     assert_eq!(values, (values[0]..values[0] + values.len() as i64).collect::<Vec<_>>());
@@ -149,7 +150,7 @@ fn a_reload_with_an_error_changes_nothing() {
     );
     assert!(Arc::ptr_eq(&group, &agent.handles.registry.find("tester").unwrap()));
     let before = samples(&agent, "tester");
-    wait_for("ticks", || samples(&agent, "tester") > before + 5);
+    wait_until("ticks", || samples(&agent, "tester") > before + 5);
     agent.stop();
 }
 
@@ -160,7 +161,7 @@ fn the_level_of_the_log_changes_for_a_while() {
     let (status, _) = agent.ask("POST", "/v1/log?level=debug&for=200ms");
     let (_, log) = agent.ask("GET", "/v1/log");
     assert_eq!((status, &log["configured"]), (200, &"info".into()));
-    wait_for("the level before", || agent.ask("GET", "/v1/log").1["level"] == "info");
+    wait_until("the level before", || agent.ask("GET", "/v1/log").1["level"] == "info");
     let (status, answer) = agent.ask("POST", "/v1/log?level=loud");
     assert!(status == 400 && answer["error"].as_str().unwrap().contains("\"loud\" is none"), "{answer}");
     assert_eq!(agent.ask("POST", "/v1/log?level=trace&for=8d").0, 422);
@@ -188,10 +189,10 @@ fn stop_start_and_another_interval() {
     let dir = tempfile::tempdir().unwrap();
     let agent =
         Agent::start(dir.path(), &format!("{HEAD}{TESTER}[sources.procfs]\ngroups = [\"meminfo\", \"net/dev\"]\n"));
-    wait_for("samples", || samples(&agent, "tester") > 5);
+    wait_until("samples", || samples(&agent, "tester") > 5);
     assert_eq!(agent.ask("POST", "/v1/groups/net%2Fdev/interval?value=7ms").0, 200);
     let group = agent.handles.registry.find("net/dev").unwrap();
-    wait_for("samples at the new interval", || group.ring.head() > 20);
+    wait_until("samples at the new interval", || group.ring.head() > 20);
     let mut copy = Default::default();
     assert!(group.ring.newest(&mut copy) && copy.interval_ns == 7_000_000);
     assert_eq!(agent.ask("POST", "/v1/sources/procfs/stop").0, 200);
@@ -203,7 +204,7 @@ fn stop_start_and_another_interval() {
     };
     assert_eq!(state(&answer), "stopped");
     assert_eq!(agent.ask("POST", "/v1/sources/procfs/start").0, 200);
-    wait_for("samples again", || samples(&agent, "meminfo") > 0);
+    wait_until("samples again", || samples(&agent, "meminfo") > 0);
     assert_eq!(state(&agent.ask("GET", "/v1/sources").1), "running");
     let values = counted(&agent);
     assert!(values.windows(2).all(|pair| pair[1] == pair[0] + 1), "the other source has lost nothing: {values:?}");
@@ -222,15 +223,15 @@ fn a_file_that_vanishes_gives_gaps_and_is_read_again_when_it_is_back() {
     );
     let agent = Agent::start(dir.path(), &text);
     let newest = || agent.ask("GET", "/v1/newest?pattern=MemFree").1["readings"][0]["value"].clone();
-    wait_for("a value", || newest() == serde_json::json!(512_000));
+    wait_until("a value", || newest() == serde_json::json!(512_000));
     let group = agent.handles.registry.find("meminfo").unwrap();
     assert_eq!(group.stats.gaps.load(Ordering::Relaxed), 0);
     for bad in ["", "MemTotal: what?\n\u{0}\n"] {
         fs::write(proc.join("meminfo"), bad).unwrap();
-        wait_for("a gap", || newest().is_null());
+        wait_until("a gap", || newest().is_null());
         assert!(group.stats.gaps.load(Ordering::Relaxed) > 0);
         fs::write(proc.join("meminfo"), good).unwrap();
-        wait_for("the value again", || newest() == serde_json::json!(512_000));
+        wait_until("the value again", || newest() == serde_json::json!(512_000));
     }
     agent.stop();
 }

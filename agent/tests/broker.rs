@@ -5,8 +5,9 @@ mod support;
 use std::sync::atomic::Ordering;
 
 use support::arrived::Arrived;
-use support::{Agent, Broker, Line, Mode, wait_for};
+use support::{Agent, Broker, Line, Mode};
 use wholegrain_model::Value;
+use wholegrain_testkit::wait_until;
 
 fn config(port: u16, more: &str) -> String {
     format!(
@@ -67,7 +68,7 @@ fn a_server_away_longer_than_the_memory_gets_everything_in_order() {
     let line = Line::to(broker.port, Mode::Cut);
     let agent = Agent::start(dir.path(), &config(line.port, &format!("queue_bytes_max = \"64KiB\"\n{SPOOL}")));
     let counters = agent.handles.counters.clone();
-    wait_for("the spool to fill", || {
+    wait_until("the spool to fill", || {
         let queued = counters.queue_bytes.load(Ordering::Relaxed);
         assert!(queued <= 64 << 10, "the memory keeps its bound: {queued}");
         counters.spooled.load(Ordering::Relaxed) >= 100
@@ -86,7 +87,7 @@ fn a_server_away_longer_than_the_memory_gets_everything_in_order() {
     let old: Vec<usize> = (1..=90).map(position).collect();
     assert!(old.is_sorted(), "in the order of the spool: {old:?}");
     assert!(arrived.batches[0].1 > 90, "live batches do not wait for the spool: {} came first", arrived.batches[0].1);
-    wait_for("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
+    wait_until("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
     agent.stop();
     let (made, acknowledged) =
         (counters.batches.load(Ordering::Relaxed), counters.acknowledged.load(Ordering::Relaxed));
@@ -108,13 +109,13 @@ fn a_server_that_hangs_does_not_stop_the_sampling_and_gets_everything_later() {
     let counters = agent.handles.counters.clone();
     let group = agent.handles.registry.find("tester").unwrap();
     let (samples, missed) = (group.stats.samples.load(Ordering::Relaxed), group.stats.missed.load(Ordering::Relaxed));
-    wait_for("batches on the disk", || counters.spooled.load(Ordering::Relaxed) >= 50);
+    wait_until("batches on the disk", || counters.spooled.load(Ordering::Relaxed) >= 50);
     let ticks =
         group.stats.samples.load(Ordering::Relaxed) - samples + group.stats.missed.load(Ordering::Relaxed) - missed;
     assert!(ticks >= 100, "sampling goes on: {ticks} ticks");
     assert_eq!(counters.overruns.load(Ordering::Relaxed), 0, "and so does encoding");
     line.set(Mode::Cut);
-    wait_for("the agent to notice", || agent.handles.status.link().state != "connected");
+    wait_until("the agent to notice", || agent.handles.status.link().state != "connected");
     line.set(Mode::Through);
     let last = counters.batches.load(Ordering::Relaxed);
     arrived.listen(&mut listener, "everything", |arrived| arrived.has_all(boot, last));
@@ -130,7 +131,7 @@ fn what_is_unsent_at_the_end_waits_on_the_disk_for_the_next_start() {
     let text = config(line.port, SPOOL);
     let agent = Agent::start(dir.path(), &text);
     let (boot, counters) = (agent.handles.identity.boot_ns, agent.handles.counters.clone());
-    wait_for("some batches", || counters.batches.load(Ordering::Relaxed) >= 20);
+    wait_until("some batches", || counters.batches.load(Ordering::Relaxed) >= 20);
     agent.stop();
     let last = counters.batches.load(Ordering::Relaxed);
     assert!(counters.spooled.load(Ordering::Relaxed) >= last, "all of it");
@@ -153,9 +154,9 @@ fn without_a_spool_the_oldest_are_dropped_and_counted() {
         .replace("counter", "noise");
     let agent = Agent::start(dir.path(), &text);
     let counters = agent.handles.counters.clone();
-    wait_for("drops", || counters.dropped.load(Ordering::Relaxed) >= 10);
+    wait_until("drops", || counters.dropped.load(Ordering::Relaxed) >= 10);
     // A batch is counted before the oldest make room for it.
-    wait_for("the bound", || counters.queue_bytes.load(Ordering::Relaxed) <= 64 << 10);
+    wait_until("the bound", || counters.queue_bytes.load(Ordering::Relaxed) <= 64 << 10);
     assert_eq!(counters.overruns.load(Ordering::Relaxed), 0);
     agent.stop();
 }
@@ -166,9 +167,9 @@ fn the_last_samples_are_sent_before_the_end() {
     let mut listener = broker.listener();
     let text = config(broker.port, "send = \"burst\"\nbursts_per_minute = 1\n");
     let agent = Agent::start(dir.path(), &text);
-    wait_for("a connection", || agent.handles.status.link().state == "connected");
+    wait_until("a connection", || agent.handles.status.link().state == "connected");
     let counters = agent.handles.counters.clone();
-    wait_for("some batches", || counters.batches.load(Ordering::Relaxed) >= 10);
+    wait_until("some batches", || counters.batches.load(Ordering::Relaxed) >= 10);
     let (boot, group) = (agent.handles.identity.boot_ns, agent.handles.registry.find("tester").unwrap());
     agent.stop();
     assert_eq!(group.encoded.load(Ordering::Relaxed), group.ring.head(), "every sample was encoded");

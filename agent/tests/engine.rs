@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::wait_for;
 use wholegrain_agent::encoder::Encoder;
 use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, GroupStart, Sampled, Sampler, SamplerChange, clock};
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
+use wholegrain_testkit::wait_until;
 use wholegrain_transport::payload::read_header;
 
 fn handles() -> AgentHandles {
@@ -55,11 +55,11 @@ fn a_device_that_hangs_delays_nobody_else_and_is_left_behind() {
     let mut own = Sampler::start("own", handles.counters.clone(), false).unwrap();
     fast.add(Sampled::new(good.clone(), Box::new(Counts { count: 0, hangs: Arc::default() })));
     own.add(Sampled::new(bad.clone(), Box::new(Counts { count: 0, hangs: hangs.clone() })));
-    wait_for("the good one's ticks", || good.ring.head() > 200);
+    wait_until("the good one's ticks", || good.ring.head() > 200);
     assert_eq!(bad.ring.head(), 0);
     assert!(!own.join(Duration::from_millis(50)), "it hangs");
     hangs.store(false, Ordering::Release);
-    wait_for("the end of the thread left behind", || bad.sealed.load(Ordering::Acquire));
+    wait_until("the end of the thread left behind", || bad.sealed.load(Ordering::Acquire));
     assert!(fast.join(Duration::from_secs(60)) && good.sealed.load(Ordering::Acquire));
 }
 
@@ -70,14 +70,14 @@ fn a_late_reader_counts_what_it_missed() {
     let hangs = Arc::new(AtomicBool::new(false));
     let mut sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
     sampler.add(Sampled::new(slow.clone(), Box::new(Counts { count: 0, hangs: hangs.clone() })));
-    wait_for("some ticks", || slow.ring.head() > 10);
+    wait_until("some ticks", || slow.ring.head() > 10);
     hangs.store(true, Ordering::Release);
     let from = clock::mono();
     while clock::mono() - from < 50_000_000 {
         std::thread::sleep(Duration::from_millis(1));
     }
     hangs.store(false, Ordering::Release);
-    wait_for("the missed ticks", || slow.stats.missed.load(Ordering::Relaxed) >= 40);
+    wait_until("the missed ticks", || slow.stats.missed.load(Ordering::Relaxed) >= 40);
     assert!(sampler.join(Duration::from_secs(60)));
 }
 
@@ -91,7 +91,7 @@ fn a_command_does_not_wait_for_an_hour() {
     let often = TickSchedule { interval: Interval::from_ms(1), ..hourly.ticking };
     let new = Arc::new(hourly.retimed("n1", often, Interval::from_s(1)));
     sampler.retime(hourly.id, new.clone());
-    wait_for("ticks at the new interval", || new.ring.head() > 5);
+    wait_until("ticks at the new interval", || new.ring.head() > 5);
     assert!(hourly.sealed.load(Ordering::Acquire) && start.elapsed() < Duration::from_secs(60));
     assert!(sampler.join(Duration::from_secs(60)));
 }
@@ -110,7 +110,7 @@ fn what_leaves_a_group_before_its_first_sample_is_sampled_at_once_too() {
     change.replace(first.id, sampled(&replaced), true);
     change.add(sampled(&ticking), GroupStart::OnTick);
     sampler.change(change);
-    wait_for("the first samples", || moved.ring.head() == 1 && replaced.ring.head() == 1);
+    wait_until("the first samples", || moved.ring.head() == 1 && replaced.ring.head() == 1);
     assert!(sampler.join(Duration::from_secs(60)));
     let heads = [&first, &moved, &replaced, &ticking].map(|group| group.ring.head());
     assert_eq!(heads, [0, 1, 1, 0]);

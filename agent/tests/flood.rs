@@ -2,12 +2,13 @@
 
 mod support;
 
+use wholegrain_testkit::{DEADLINE, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use support::{Broker, TIMEOUT, parse_answer, wait_for};
+use support::{Broker, parse_answer};
 
 /// The agent as a process, on a unified tree in `dir` and the machine's /proc.
 struct Program {
@@ -36,7 +37,7 @@ impl Program {
         command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
         command.args(["-c", &script]).current_dir(dir).stdout(Stdio::null()).stderr(log);
         let program = Self { child: command.spawn().unwrap(), dir: dir.to_owned() };
-        wait_for("the socket", || dir.join("agent.sock").exists());
+        wait_until("the socket", || dir.join("agent.sock").exists());
         program
     }
 
@@ -52,7 +53,7 @@ impl Program {
     #[track_caller]
     fn status(&self) -> Value {
         let mut status = None;
-        wait_for("the status", || {
+        wait_until("the status", || {
             status = self.get("/v1/status");
             status.is_some()
         });
@@ -115,19 +116,19 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
     let agent = Program::start(dir.path(), 300, "");
     let own = ["loadavg", "meminfo", "stat"];
     let samples = |name: &str| agent.groups().into_iter().find(|group| group.0 == name).map(|group| (group.1, group.2));
-    wait_for("the node's groups", || own.iter().all(|name| samples(name).is_some_and(|(samples, _)| samples > 0)));
+    wait_until("the node's groups", || own.iter().all(|name| samples(name).is_some_and(|(samples, _)| samples > 0)));
     // Each job has three files: with all of them open there would be no descriptor left.
     for n in 0..200 {
         fill(&of_user(dir.path(), 1000, n), true, 3);
     }
-    wait_for("the flood", || agent.of_jobs("running") == 200);
+    wait_until("the flood", || agent.of_jobs("running") == 200);
     let job = dir.path().join("cgroup/system.slice/slurmstepd.scope/job_7");
     fill(&job, true, 3);
-    wait_for("the job of another", || samples("job/7/1s").is_some_and(|(samples, _)| samples > 0));
+    wait_until("the job of another", || samples("job/7/1s").is_some_and(|(samples, _)| samples > 0));
     assert!(agent.of_jobs("waiting") > 100 && agent.of_jobs("descriptors") <= 150, "{}", agent.status()["jobs"]);
     let before: Vec<u64> = own.iter().map(|name| samples(name).unwrap().0).collect();
     // Some looks at the machine long.
-    wait_for("samples of the node", || {
+    wait_until("samples of the node", || {
         own.iter().zip(&before).all(|(name, before)| samples(name).unwrap().0 > before + 35)
     });
     assert!(own.iter().all(|name| samples(name).unwrap().1 == 0), "no gap: {:?}", agent.groups());
@@ -137,7 +138,7 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
     for n in 0..200 {
         fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap();
     }
-    wait_for("the end of the flood", || agent.of_jobs("running") == 1 && agent.of_jobs("waiting") == 0);
+    wait_until("the end of the flood", || agent.of_jobs("running") == 1 && agent.of_jobs("waiting") == 0);
     assert_eq!(agent.of_jobs("sensors"), 5);
 }
 
@@ -146,15 +147,15 @@ fn without_descriptors_the_nodes_groups_stay() {
     let dir = tempfile::tempdir().unwrap();
     // People who allow jobs more files than there are.
     let agent = Program::start(dir.path(), 200, "[jobs.bounds]\ndescriptors = 5000\ndescriptors_per_user = 5000\n");
-    wait_for("the node's groups", || agent.groups().iter().filter(|group| group.1 > 0).count() >= 3);
+    wait_until("the node's groups", || agent.groups().iter().filter(|group| group.1 > 0).count() >= 3);
     for n in 0..120 {
         fill(&of_user(dir.path(), 1000, n), true, 3);
     }
-    wait_for("a discovery without descriptors", || agent.log().contains("too few file descriptors to discover groups"));
+    wait_until("a discovery without descriptors", || agent.log().contains("too few file descriptors to discover groups"));
     for n in 0..120 {
         fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap();
     }
-    wait_for("the end of the flood", || agent.get("/v1/status").is_some() && agent.of_jobs("running") == 0);
+    wait_until("the end of the flood", || agent.get("/v1/status").is_some() && agent.of_jobs("running") == 0);
     let groups = agent.groups();
     for name in ["loadavg", "meminfo", "stat"] {
         assert!(groups.iter().any(|group| group.0 == name), "{name} is there: {groups:?}");
@@ -173,22 +174,22 @@ fn directories_without_processes_are_not_read_and_of_very_many_not_all_are_looke
     for n in 0..40 {
         fill(&of_user(dir.path(), 1000, n), false, 3);
     }
-    wait_for("the bound of one user's jobs", || agent.of_jobs("running") == 20 && agent.of_jobs("passed_over") == 20);
+    wait_until("the bound of one user's jobs", || agent.of_jobs("running") == 20 && agent.of_jobs("passed_over") == 20);
     assert_eq!(agent.of_jobs("sensors"), 0);
     let job = dir.path().join("cgroup/system.slice/slurmstepd.scope/job_7");
     fill(&job, false, 3);
-    wait_for("the other's job", || agent.of_jobs("running") == 21);
+    wait_until("the other's job", || agent.of_jobs("running") == 21);
     assert_eq!(agent.of_jobs("sensors"), 0, "no process yet");
     fs::write(job.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
-    wait_for("its sensors", || agent.of_jobs("sensors") == 5);
+    wait_until("its sensors", || agent.of_jobs("sensors") == 5);
     // A wide tree: of the user's two hundred directories fifty are looked at, and whoever comes after them is found.
     for n in 0..200 {
         fs::create_dir_all(top.join(format!("s{n}.slice"))).unwrap();
     }
-    wait_for("the bound of one user's directories", || agent.of_jobs("directories_passed_over") > 0);
+    wait_until("the bound of one user's directories", || agent.of_jobs("directories_passed_over") > 0);
     assert!(agent.of_jobs("watches") < 120, "{}", agent.status()["jobs"]);
     fill(&dir.path().join("cgroup/user.slice/user-2000.slice/user@2000.service/run-1.scope"), true, 3);
-    wait_for("another user's job", || agent.groups().iter().any(|group| group.0.starts_with("job/run-1.scope-u2000")));
+    wait_until("another user's job", || agent.groups().iter().any(|group| group.0.starts_with("job/run-1.scope-u2000")));
 }
 
 /// RssAnon before, at the most, and after; what a job left in the book goes when the server has it.
@@ -199,15 +200,15 @@ fn after_a_burst_of_jobs_memory_is_what_it_was() {
     let agent = Program::start(dir.path(), 20_000, &format!("[mqtt]\nurl = \"mqtt://127.0.0.1:{}\"\n", broker.port));
     let burst = |from: usize, to: usize| {
         (from..to).for_each(|n| fill(&of_user(dir.path(), 1000, n), true, 60));
-        wait_for("the jobs", || agent.of_jobs("running") == (to - from) as u64);
+        wait_until("the jobs", || agent.of_jobs("running") == (to - from) as u64);
         let most = agent.memory_kib();
         (from..to).for_each(|n| fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap());
-        wait_for("their end", || agent.of_jobs("running") == 0);
+        wait_until("their end", || agent.of_jobs("running") == 0);
         most
     };
     // What stays of a first burst: shared lists of sensors, buffers, the schemas of the last groups for a server that asks.
     burst(0, 80);
-    let deadline = std::time::Instant::now() + TIMEOUT;
+    let deadline = std::time::Instant::now() + DEADLINE;
     let (mut before, mut last) = (agent.memory_kib(), std::time::Instant::now());
     while last.elapsed() < std::time::Duration::from_secs(11) && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -218,7 +219,7 @@ fn after_a_burst_of_jobs_memory_is_what_it_was() {
     }
     let most = burst(100, 600);
     let mut after = most;
-    wait_for("memory to be given back", || {
+    wait_until("memory to be given back", || {
         after = agent.memory_kib();
         after * 10 <= before * 12
     });

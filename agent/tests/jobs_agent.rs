@@ -7,13 +7,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use support::{Agent, wait_for};
+use support::Agent;
 use wholegrain_agent::engine::Group;
 use wholegrain_agent::jobs::rules::RawRule;
 use wholegrain_agent::jobs::{CallerIdentity, JobsAction, JobsCommand, Role};
 use wholegrain_agent::manager::ManagerError;
 use wholegrain_agent::{Config, check, once};
 use wholegrain_model::Interval;
+use wholegrain_testkit::wait_until;
 
 const HEAD: &str =
     "name = \"n1\"\n[roots]\ncgroup = \"cgroup\"\n[api]\nsocket = \"agent.sock\"\n[sources.tester]\nsensors = 3\n";
@@ -36,7 +37,7 @@ fn end(dir: &Path, id: &str) {
 }
 
 fn group(agent: &Agent, name: &str) -> Arc<Group> {
-    wait_for(name, || agent.handles.registry.find(name).is_some());
+    wait_until(name, || agent.handles.registry.find(name).is_some());
     agent.handles.registry.find(name).unwrap()
 }
 
@@ -65,14 +66,14 @@ fn jobs_come_and_go_with_the_configuration_and_nothing_else_is_touched() {
     fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}")).unwrap();
     assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
     let first = group(&agent, "job/7/1s");
-    wait_for("a first sample", || first.ring.head() > 0);
+    wait_until("a first sample", || first.ring.head() > 0);
     // Another rule in the file; what it does not say anything of goes on.
     let faster =
         "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"1s\"\n[[jobs.rule]]\nmetrics = [\"pids/**\"]\nevery = \"5ms\"\n";
     fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}{faster}")).unwrap();
     assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
     let fast = group(&agent, "job/7/5ms");
-    wait_for("samples", || fast.ring.head() > 5);
+    wait_until("samples", || fast.ring.head() > 5);
     let others = group(&agent, "job/7/1s");
     assert!(Arc::ptr_eq(&others.stats, &first.stats) && others.schema.len() < first.schema.len());
     begin(dir.path(), "8");
@@ -93,7 +94,7 @@ fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
     begin(dir.path(), "7");
     let agent = Agent::start(dir.path(), &format!("{HEAD}[sources.cgroup]\n{JOBS}"));
     let slow = group(&agent, "job/7/1s");
-    wait_for("a first sample", || slow.ring.head() > 0);
+    wait_until("a first sample", || slow.ring.head() > 0);
     let done = agent.manager_handle.execute_jobs(rule("pids/*", "1ms", Some(Interval::from_ms(1500)))).unwrap();
     assert_eq!(done.jobs, ["7"]);
     assert_eq!(of_jobs(&agent), ["job/7/1ms", "job/7/1s"], "at once");
@@ -103,12 +104,12 @@ fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
     // What nobody asked for goes on where it was; its newest value is there before its next tick.
     let now = group(&agent, "job/7/1s");
     assert!(now.schema.len() + 1 == slow.schema.len() && agent.handles.readings.newest_row(&now).is_some());
-    wait_for("the end of the rule", || of_jobs(&agent) == ["job/7/1s"]);
+    wait_until("the end of the rule", || of_jobs(&agent) == ["job/7/1s"]);
     assert_eq!(group(&agent, "job/7/1s").schema, slow.schema);
     let (status, answer) = agent.ask("POST", "/v1/groups/job%2F7%2F1s/interval?value=5s");
     assert!(status == 422 && answer["error"].as_str().unwrap().contains("rules"), "{status} {answer}");
     end(dir.path(), "7");
-    wait_for("the end of the job", || of_jobs(&agent).is_empty() && agent.handles.jobs.get().jobs.is_empty());
+    wait_until("the end of the job", || of_jobs(&agent).is_empty() && agent.handles.jobs.get().jobs.is_empty());
     agent.stop();
 }
 

@@ -10,7 +10,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::wait_for;
 use wholegrain_agent::batch::EncodedBatch;
 use wholegrain_agent::encoder::EncoderThread;
 use wholegrain_agent::engine::ring::RowCopy;
@@ -23,6 +22,7 @@ use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, SensorDef, Value};
 use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
 use wholegrain_sources::{Reader, Reading, Row, Slot};
+use wholegrain_testkit::{Random, wait_until};
 use wholegrain_transport::payload::decode_batch;
 
 /// What a made-up source shares with its test.
@@ -201,18 +201,6 @@ impl Bench {
     }
 }
 
-/// Reproducible numbers that look random (SplitMix64).
-struct TestRandom(u64);
-
-impl TestRandom {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
 /// Passes from one to another, and how many of them.
 type Came = (i64, i64, i64);
 
@@ -258,9 +246,7 @@ const HEAVY_NS: i64 = 1_400_000;
 
 #[test]
 fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| clock::real() as u64);
-    println!("SEED={seed}");
-    let mut random = TestRandom(seed);
+    let mut random = Random::seeded();
     let parts = [("clock", 1), ("still", 4), ("switched", 6), ("changing", 8), ("slow", 2)];
     let mut bench = Bench::new(&parts);
     bench.rule("*", &["**"], "1ms", None);
@@ -270,7 +256,7 @@ fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
     for change in 0..CHANGES {
         let from = everywhere.passes.load(Ordering::Acquire);
         let ticks = random.below(8) as i64;
-        wait_for("ticks", || everywhere.passes.load(Ordering::Acquire) >= from + ticks);
+        wait_until("ticks", || everywhere.passes.load(Ordering::Acquire) >= from + ticks);
         let window = |ms| Some(Accumulation { window: Interval::from_ms(ms), quantiles: Vec::new() });
         // `still` is never touched; `switched` goes from raw to windows and back at the same interval; the others do anything.
         match random.below(3) {
@@ -295,7 +281,7 @@ fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
         bench.round();
     }
     let from = everywhere.passes.load(Ordering::Acquire);
-    wait_for("the last ticks", || everywhere.passes.load(Ordering::Acquire) > from + 50);
+    wait_until("the last ticks", || everywhere.passes.load(Ordering::Acquire) > from + 50);
     let (handles, world, batches) = bench.finish();
     let lost = handles.counters.overruns.load(Ordering::Relaxed) as i64;
     let last = world.passes.load(Ordering::Acquire);
@@ -327,7 +313,7 @@ fn a_job_is_read_at_once_and_nothing_is_left_of_it_when_it_ends() {
     bench.tell(JobEvent::Began(job("J2")));
     assert_eq!(bench.groups(), ["job/J1/1h", "job/J1/1h-apart", "job/J2/1h", "job/J2/1h-apart"]);
     let groups = bench.handles.registry.live();
-    wait_for("the first samples, which wait for no tick", || groups.iter().all(|group| group.ring.head() == 1));
+    wait_until("the first samples, which wait for no tick", || groups.iter().all(|group| group.ring.head() == 1));
     assert_eq!(
         bench.handles.jobs.get().jobs.iter().map(|job| job.record.job.as_str()).collect::<Vec<_>>(),
         ["J1", "J2"]
@@ -336,11 +322,11 @@ fn a_job_is_read_at_once_and_nothing_is_left_of_it_when_it_ends() {
     assert_eq!(bench.groups(), ["job/J2/1h", "job/J2/1h-apart"]);
     assert_eq!((bench.handles.jobs.get().jobs.len(), bench.world.forgotten.load(Ordering::SeqCst)), (1, 1));
     bench.tell(JobEvent::Ended(job("J2")));
-    wait_for("the end of all readers", || {
+    wait_until("the end of all readers", || {
         bench.round();
         bench.world.readers.load(Ordering::SeqCst) == 0
     });
-    wait_for("the end of all groups", || bench.handles.registry.draining().is_empty());
+    wait_until("the end of all groups", || bench.handles.registry.draining().is_empty());
     let (_, _, batches) = bench.finish();
     assert_eq!(batches.iter().map(|batch| batch.samples).sum::<usize>(), 4, "what was sampled was encoded");
 }
@@ -358,11 +344,11 @@ fn a_thousand_short_jobs_leave_nothing() {
     }
     assert_eq!((bench.jobs.len(), bench.handles.registry.live().len()), (20, 60));
     (980..1000).for_each(|n| bench.tell(JobEvent::Ended(job(&format!("J{n}")))));
-    wait_for("the end of all readers", || {
+    wait_until("the end of all readers", || {
         bench.round();
         bench.world.readers.load(Ordering::SeqCst) == 0
     });
-    wait_for("the end of all groups", || bench.handles.registry.draining().is_empty());
+    wait_until("the end of all groups", || bench.handles.registry.draining().is_empty());
     assert!(
         bench.jobs.is_empty() && bench.handles.registry.live().is_empty() && bench.handles.jobs.get().jobs.is_empty()
     );
@@ -392,7 +378,7 @@ fn an_interval_that_cannot_be_sustained_is_shown_as_such() {
     bench.tell(JobEvent::Began(job("J")));
     let achieved = |bench: &Bench, index: usize| bench.handles.jobs.get().jobs[0].metrics[index].achieved;
     assert_eq!(achieved(&bench, 0), None, "not known yet");
-    wait_for("what is achieved", || {
+    wait_until("what is achieved", || {
         bench.round();
         achieved(&bench, 0).is_some_and(|part| part > 0.0 && part < 0.8)
     });
@@ -405,10 +391,10 @@ fn what_is_gone_gives_no_sample() {
     bench.rule("*", &["**"], "1ms", None);
     bench.tell(JobEvent::Began(job("J")));
     let group = bench.group("job/J/1ms");
-    wait_for("samples", || group.ring.head() > 10);
+    wait_until("samples", || group.ring.head() > 10);
     bench.world.gone.store(true, Ordering::Release);
     let mut head = group.ring.head();
-    wait_for("the last sample", || {
+    wait_until("the last sample", || {
         std::thread::sleep(Duration::from_millis(20));
         std::mem::replace(&mut head, group.ring.head()) == group.ring.head()
     });
@@ -429,7 +415,7 @@ fn only_a_part_that_has_changed_is_opened_again() {
     *bench.world.changed.lock().unwrap() = Some("a".to_owned());
     bench.world.changed_is_set.store(true, Ordering::Release);
     let world = bench.world.clone();
-    wait_for("another look", || {
+    wait_until("another look", || {
         bench.round();
         world.asked.load(Ordering::SeqCst) > asked
     });
@@ -441,7 +427,7 @@ fn only_a_part_that_has_changed_is_opened_again() {
     );
     assert!(Arc::ptr_eq(&group, &bench.group("job/J/2ms")));
     let head = group.ring.head();
-    wait_for("more ticks", || group.ring.head() > head + 5);
+    wait_until("more ticks", || group.ring.head() > head + 5);
 }
 
 #[test]
@@ -465,7 +451,7 @@ fn a_source_is_stopped_and_started_beside_the_others() {
     assert_eq!((metrics(&bench).len(), bench.group("job/J/1ms").schema.len()), (3, 3));
     assert!(Arc::ptr_eq(&stats, &bench.group("job/J/1ms").stats), "the same group without those sensors");
     assert_eq!(bench.world.opened.load(Ordering::SeqCst), opened + 1);
-    wait_for("its readers' end", || {
+    wait_until("its readers' end", || {
         bench.round();
         other.readers.load(Ordering::SeqCst) == 0
     });
@@ -480,7 +466,7 @@ fn windows_come_with_their_start_and_the_newest_value_stays_raw() {
     bench.rule("*", &["**"], "1ms", Some(window));
     bench.tell(JobEvent::Began(job("J")));
     let group = bench.group("job/J/1ms-per-50ms-0.5-0.99");
-    wait_for("windows", || group.ring.head() > 300);
+    wait_until("windows", || group.ring.head() > 300);
     let mut row = RowCopy::default();
     assert!(group.ring.newest(&mut row) && row.get(0) > Some(300) && group.schema.len() == 3);
     assert_eq!(bench.handles.jobs.get().jobs[0].metrics[0].window_ns, Some(50_000_000));

@@ -18,18 +18,8 @@ use wholegrain_agent::jobs::{CallerIdentity, JobView, JobsView, Role};
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, Pattern, Schema, SensorDef, SensorPath, Value};
 use wholegrain_sources::job::JobPlace;
+use wholegrain_testkit::{DEADLINE, wait_until};
 
-/// How long any condition may take to come true.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-#[track_caller]
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// A state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12), and no threads but that of the protocol.
 struct Node {
@@ -102,7 +92,7 @@ impl Node {
         let who =
             CallerIdentity { name: format!("uid {uid} pid {pid}"), role, uid: Some(uid), user: None, pid: Some(pid) };
         self.lines.take(theirs, who);
-        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
+        ours.set_read_timeout(Some(DEADLINE)).unwrap();
         Peer(BufReader::new(ours))
     }
 
@@ -314,7 +304,7 @@ fn who_may_what() {
         "error process 14 had ended before it was seen which job it is of, and its user has more than one",
     );
     let mut inside = node.connect(0, 11);
-    wait_for("the end of what the process that has gone began", || node.depths("x").last() == Some(&1));
+    wait_until("the end of what the process that has gone began", || node.depths("x").last() == Some(&1));
     inside.check("begin? x", "ok ");
     assert_eq!(node.depths("x").last(), Some(&2));
     assert!(node.handles.registry.find("job/4711/app/y").is_none(), "what the intruder sent without asking");
@@ -366,8 +356,8 @@ fn regions_are_closed_when_their_connection_or_their_job_goes() {
     second.check("begin? both", "ok ");
     drop(shell);
     first.0.get_mut().shutdown(Shutdown::Both).unwrap();
-    wait_for("the regions of the connection that went", || node.depths("own") == [1, 0]);
-    wait_for("the shared region", || node.depths("both") == [1, 2, 3, 1]);
+    wait_until("the regions of the connection that went", || node.depths("own") == [1, 0]);
+    wait_until("the shared region", || node.depths("both") == [1, 2, 3, 1]);
     assert_eq!(node.depths("kept"), [1], "what is kept is not");
     second.check("end? kept", "ok ");
     second.check("begin? last", "ok ");
@@ -399,7 +389,7 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
     assert!((20..200).contains(&words[0]) && words[0] + words[1] >= 1500 && words[2] == 0, "{answer}");
     assert_eq!(node.count(|counters| &counters.marks_dropped), words[1], "the agent's own count");
     // The last of what was dropped is stored in the end: the region is shown closed, the value is the last.
-    wait_for("what was kept back", || {
+    wait_until("what was kept back", || {
         node.depths("loop").last() == Some(&0)
             && node
                 .stored("/lab/n1/job/4711/app/x")
@@ -408,7 +398,7 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
     });
     calm.check("job", "job 4712 1790000000000000000 10 0 0");
     calm.check("value? y 11", "ok ");
-    wait_for("room for one more", || flood.ask("begin? third").starts_with("ok "));
+    wait_until("room for one more", || flood.ask("begin? third").starts_with("ok "));
     flood.check("begin? fourth", "error job 4711 has 3 names of regions and values; no more are allowed");
     let groups = node.handles.registry.live().len();
     assert_eq!(groups, 4, "no name beyond the bound has a group");
@@ -422,7 +412,7 @@ fn more_than_a_ring_holds_is_encoded_in_time() {
     let thread = wholegrain_agent::encoder::EncoderThread::start(node.handles.encoder()).unwrap();
     let mut peer = node.connect(1000, 11);
     let (mut n, mut words) = (0, vec![0; 3]);
-    wait_for("more rows than a ring has", || {
+    wait_until("more rows than a ring has", || {
         for _ in 0..50 {
             peer.say(&format!("value x {n}\n"));
             n += 1;
@@ -524,7 +514,7 @@ fn who_does_not_take_the_answers_holds_up_nobody() {
     deaf.0.get_ref().set_nonblocking(true).unwrap();
     let mut sent = 0;
     // Until the socket takes no more: the agent stopped reading.
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + DEADLINE;
     let mut full = 0;
     while full < 20 && Instant::now() < deadline {
         match deaf.0.get_mut().write(b"newest **\n") {
@@ -552,7 +542,7 @@ fn connections_are_bounded() {
     assert_eq!(node.connect(1000, 11).line(), "error 512 connections of this user and 512 in all; close some");
     node.connect(1001, 12).check("hello", "wholegrain ");
     peers.truncate(500);
-    wait_for("a place", || {
+    wait_until("a place", || {
         let mut peer = node.connect(1000, 11);
         peer.say("hello\n");
         peer.line().starts_with("wholegrain")

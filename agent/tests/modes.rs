@@ -2,6 +2,7 @@
 
 mod support;
 
+use wholegrain_testkit::wait_until;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use support::arrived::Arrived;
-use support::{Agent, Broker, wait_for};
+use support::{Agent, Broker};
 
 const S: i64 = 1_000_000_000;
 
@@ -104,7 +105,7 @@ fn tls_with_certificates_on_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let without = format!("ca = \"{}/ca.pem\"\n", broker.dir().display());
     let agent = Agent::start(dir.path(), &config(&format!("mqtts://localhost:{}", broker.second_port), &without));
-    wait_for("a refusal", || agent.handles.status.link().last_error.is_some());
+    wait_until("a refusal", || agent.handles.status.link().last_error.is_some());
     assert_eq!(agent.handles.counters.acknowledged.load(Ordering::Relaxed), 0, "not without a certificate");
     agent.stop();
 }
@@ -132,7 +133,7 @@ fn user_and_password() {
         );
         let mut listener = broker.listener();
         let agent = Agent::start(dir.path(), &text);
-        wait_for("a refusal", || agent.handles.status.link().last_error.is_some_and(|why| why.contains("refused")));
+        wait_until("a refusal", || agent.handles.status.link().last_error.is_some_and(|why| why.contains("refused")));
         // A password put right takes a reload, not a restart, and nothing of the time before is lost.
         fs::write(dir.path().join("password"), "s3cret\n").unwrap();
         assert_eq!(agent.ask("POST", "/v1/reload").0, 200);

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wholegrain_agent::encoder::EncoderThread;
 use wholegrain_agent::engine::schedule::TickSchedule;
@@ -16,6 +16,7 @@ use wholegrain_agent::jobs::groups::reader::CombinedReader;
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
+use wholegrain_testkit::wait_until;
 
 struct CountingAllocator;
 
@@ -90,14 +91,6 @@ fn group(handles: &AgentHandles, name: &str, sensors: Vec<SensorDef>, interval: 
     Arc::new(Group::new("test", &handles.identity.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Samples tester and procfs at 1 ms with all of the engine running, with orders in between; the allocator's calls on the
 /// sampler thread.
 fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
@@ -133,7 +126,7 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
         change.add(reads_first, GroupStart::AtOnce);
         change
     });
-    wait_for("half of the ticks", || reads.load(Ordering::Relaxed) > ticks / 2);
+    wait_until("half of the ticks", || reads.load(Ordering::Relaxed) > ticks / 2);
     // Orders are carried out on the sampler thread too.
     let old = first.expect("a group");
     let new = Arc::new(old.retimed(
@@ -142,7 +135,7 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
         Interval::from_s(1),
     ));
     sampler.retime(old.id, new.clone());
-    wait_for("the order", || old.sealed.load(Ordering::Acquire));
+    wait_until("the order", || old.sealed.load(Ordering::Acquire));
     sampler.change({
         let mut change = SamplerChange::new();
         change.add(reads_second, GroupStart::InStepWith(first_job.id));
@@ -150,10 +143,10 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
         change
     });
     let heads = || second_job.ring.head().min(third_job.ring.head());
-    wait_for("the change", || first_job.sealed.load(Ordering::Acquire) && heads() > 10);
+    wait_until("the change", || first_job.sealed.load(Ordering::Acquire) && heads() > 10);
     sampler.remove(new.id);
-    wait_for("the other order", || new.sealed.load(Ordering::Acquire));
-    wait_for("all ticks", || reads.load(Ordering::Relaxed) > ticks);
+    wait_until("the other order", || new.sealed.load(Ordering::Acquire));
+    wait_until("all ticks", || reads.load(Ordering::Relaxed) > ticks);
     let calls = CALLS.load(Ordering::Relaxed) - before;
     assert!(sampler.join(Duration::from_secs(10)), "the sampler ends");
     encoder.finish();

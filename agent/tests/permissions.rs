@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use support::{Agent, TIMEOUT, free_port, parse_answer, wait_for};
+use support::{Agent, parse_answer};
 use wholegrain_agent::api::{
     HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED, REQUESTS_PER_MINUTE, UNAUTHENTICATED_MAX, USERS_CONNECTIONS_MAX,
 };
+use wholegrain_testkit::{DEADLINE, free_port, wait_until};
 
 /// Users that every Debian has, by uid and name, and the job of each.
 const ALICE: (u32, &str, &str) = (1, "daemon", "4711");
@@ -83,7 +84,7 @@ fn restart(dir: &Path, api: &str, jobs: &str) -> Agent {
          socket = \"jobs.sock\"\nrescan = \"200ms\"\n{jobs}\n[sources.cgroup]\n"
     );
     let agent = Agent::start(dir, &text);
-    wait_for("both jobs and their metrics", || {
+    wait_until("both jobs and their metrics", || {
         let view = agent.handles.jobs.get();
         view.jobs.len() == 2 && view.jobs.iter().all(|job| !job.metrics.is_empty() && job.record.user.is_some())
     });
@@ -125,7 +126,7 @@ fn users_see_their_own_jobs_only() {
     for (user, other) in [(ALICE, BOB), (BOB, ALICE)] {
         let get = |target: &str| ask_as(dir.path(), user, &format!("GET {target}"), &Value::Null);
         let below = format!("/n1/job/{}/", user.2);
-        wait_for("readings of both", || {
+        wait_until("readings of both", || {
             let newest = agent.ask("GET", "/v1/newest?pattern=/n1/job/**").1;
             let all = newest["readings"].as_array().unwrap();
             all.len() > 2 && all.iter().all(|reading| !reading["value"].is_null())
@@ -284,7 +285,7 @@ fn a_rule_is_in_force_at_once_outlives_the_agent_and_ends_by_itself() {
     let (status, done) = ask(&socket, "POST /v1/rules", &serde_json::to_vec(&short).unwrap());
     assert_eq!(status, 200, "{done}");
     assert_eq!(interval(&agent), 10_000_000);
-    wait_for("the end of the rule", || interval(&agent) == 20_000_000);
+    wait_until("the end of the rule", || interval(&agent) == 20_000_000);
     assert!(fs::read_to_string(dir.path().join("state/audit.jsonl")).unwrap().contains("\"who\":\"the clock\""));
     agent.stop();
 }
@@ -327,7 +328,7 @@ impl Sender {
 
     fn goes_on(&self, after: &str) {
         let before = self.samples();
-        wait_for(&format!("samples after {after}"), || self.samples() > before + 2);
+        wait_until(&format!("samples after {after}"), || self.samples() > before + 2);
     }
 
     /// A good rule still is one.
@@ -444,22 +445,22 @@ fn a_user_who_takes_every_connection_keeps_nobody_out() {
         };
         (0..HOARD).map(connect).collect::<Vec<_>>()
     });
-    wait_for("all of them to be taken or refused", || refused() >= (HOARD - USERS_CONNECTIONS_MAX / 2) as u64);
+    wait_until("all of them to be taken or refused", || refused() >= (HOARD - USERS_CONNECTIONS_MAX / 2) as u64);
     let (status, answer) = ask_as(dir.path(), BOB, "GET /v1/jobs", &Value::Null);
     assert_eq!((status, texts(&answer, "jobs", "job")), (200, vec!["99"]));
     assert_eq!(ask(&socket, "GET /v1/status", b"").0, 200, "root at the same socket");
     assert_eq!(agent.ask("GET", "/v1/status").0, 200, "the administrator's socket");
     let more = as_user(ALICE.0, || {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.read(&mut [0; 1])
     });
     assert_eq!(more.unwrap_or(0), 0, "there is no place for one more");
     // A connection that does not go on is ended, and its place is free again.
     let mut last = hoard.swap_remove(0);
-    last.set_read_timeout(Some(TIMEOUT)).unwrap();
+    last.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(last.read(&mut [0; 1]).unwrap_or(0), 0);
-    wait_for("a place", || {
+    wait_until("a place", || {
         let asked = as_user(ALICE.0, || {
             let mut stream = UnixStream::connect(&socket).unwrap();
             let _ = stream.write_all(b"GET /v1/jobs HTTP/1.1\r\nconnection: close\r\n\r\n");
@@ -501,7 +502,7 @@ fn a_caller_who_is_slow_for_ever_is_not_waited_for() {
     let start = std::time::Instant::now();
     // A byte now and then: never silent for as long as a silent one may be.
     while stream.write_all(b"G").is_ok() {
-        assert!(start.elapsed() < TIMEOUT, "still read after {:?}", start.elapsed());
+        assert!(start.elapsed() < DEADLINE, "still read after {:?}", start.elapsed());
         std::thread::sleep(Duration::from_millis(500));
     }
     agent.stop();
@@ -532,7 +533,7 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
         let tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        tcp.set_read_timeout(Some(TIMEOUT)).unwrap();
+        tcp.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, tcp);
         let _ = write!(stream, "GET /v1/jobs HTTP/1.1\r\nhost: agent\r\nauthorization: Bearer {token}\r\n\r\n");
         let mut answer = [0; 12];
@@ -543,7 +544,7 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
     // Silent ones from the same machine, three times as many as there are places; nobody waits until they have had their time.
     let silent: Vec<TcpStream> =
         (0..UNAUTHENTICATED_MAX * 3).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
-    wait_for("the silent ones to be taken", || refused() >= (UNAUTHENTICATED_MAX * 5 / 2) as u64);
+    wait_until("the silent ones to be taken", || refused() >= (UNAUTHENTICATED_MAX * 5 / 2) as u64);
     let start = std::time::Instant::now();
     assert_eq!(connect("t-admin").1.as_deref(), Some("200"));
     println!("answered after {:?} beside {} silent connections", start.elapsed(), silent.len());

@@ -2,13 +2,13 @@
 
 mod support;
 
+use wholegrain_testkit::wait_until;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use support::wait_for;
 
 fn agent(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain-agent"));
@@ -67,11 +67,11 @@ fn sigterm_ends_it_in_peace() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = agent(&["--config", &config(dir.path(), "")]).stderr(Stdio::null()).spawn().unwrap();
     let socket = dir.path().join("agent.sock");
-    wait_for("the socket", || socket.exists());
+    wait_until("the socket", || socket.exists());
     // SAFETY: sends a signal to a child of this process that has not been waited for.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     let mut status = None;
-    wait_for("the end", || {
+    wait_until("the end", || {
         status = child.try_wait().unwrap();
         status.is_some()
     });
@@ -100,8 +100,8 @@ fn the_service_manager_is_notified_and_a_hangup_reloads() {
     let mut command = agent(&["--config", &file]);
     command.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "200000").stderr(log);
     let mut child = command.spawn().unwrap();
-    wait_for("READY", || received(&manager, &mut all).starts_with("READY=1"));
-    wait_for("WATCHDOG", || received(&manager, &mut all).matches("WATCHDOG=1").count() > 2);
+    wait_until("READY", || received(&manager, &mut all).starts_with("READY=1"));
+    wait_until("WATCHDOG", || received(&manager, &mut all).matches("WATCHDOG=1").count() > 2);
     let hang_up = || {
         // SAFETY: sends a signal to a child of this process that has not been waited for.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGHUP) };
@@ -113,11 +113,11 @@ fn the_service_manager_is_notified_and_a_hangup_reloads() {
     )
     .unwrap();
     hang_up();
-    wait_for("RELOADING", || received(&manager, &mut all).contains("RELOADING=1"));
-    wait_for("the reload", || said().contains("loaded "));
+    wait_until("RELOADING", || received(&manager, &mut all).contains("RELOADING=1"));
+    wait_until("the reload", || said().contains("loaded "));
     fs::write(&file, "nam = \"n1\"\n").unwrap();
     hang_up();
-    wait_for("the mistake", || said().contains("agent.toml:1:1: unknown key `nam`"));
+    wait_until("the mistake", || said().contains("agent.toml:1:1: unknown key `nam`"));
     // SAFETY: as above.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -146,7 +146,7 @@ fn it_may_open_as_many_files_as_the_system_lets_it() {
     let script = format!("ulimit -Sn 64; exec '{program}' --config '{file}'");
     let mut child = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().unwrap();
     let socket = dir.path().join("agent.sock");
-    wait_for("the socket", || socket.exists());
+    wait_until("the socket", || socket.exists());
     let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     let (soft, hard) = (line.split_whitespace().next(), line.split_whitespace().nth(1));
@@ -184,7 +184,7 @@ fn where_all_cpus_work_the_sampler_is_on_each_in_its_turn() {
     let tasks = format!("/proc/{}/task", agent.id());
     let _agent = Burners(vec![agent]);
     let mut seen = BTreeSet::new();
-    wait_for("the sampler on two CPUs, one after the other", || {
+    wait_until("the sampler on two CPUs, one after the other", || {
         for task in fs::read_dir(&tasks).into_iter().flatten().flatten() {
             let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
             let of = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use support::script::Script;
-use support::{Agent, wait_for};
+use support::Agent;
 use wholegrain_agent::jobs::pending_records::PendingRecords;
 use wholegrain_agent::jobs::tracker::PendingCallback;
 use wholegrain_model::JobRecord;
+use wholegrain_testkit::wait_until;
 use wholegrain_transport::mqtt::ReasonCode;
 
 /// A book as the tracker's, in memory.
@@ -88,15 +89,15 @@ fn each_record_arrives_once_and_a_change_again() {
     let job_table = Arc::new(TestRecords::default());
     (0..20).for_each(|job| job_table.put(record(&format!("{job:02}"), 1)));
     let (_dir, agent) = start(port, &job_table);
-    wait_for("twenty records", || !job_table.is_pending());
+    wait_until("twenty records", || !job_table.is_pending());
     let expected: Vec<(String, u64)> = (0..20).map(|job| (format!("{job:02}"), 1)).collect();
     assert_eq!(came(&script), expected, "the oldest change first, each once");
     job_table.put(record("07", 2));
-    wait_for("a change", || !job_table.is_pending());
+    wait_until("a change", || !job_table.is_pending());
     assert_eq!(came(&script)[20..], [("07".to_owned(), 2)]);
     let asked = job_table.asked.load(Ordering::Relaxed);
     let batches = script.came.lock().unwrap().len();
-    wait_for("more batches", || script.came.lock().unwrap().len() > batches + 5);
+    wait_until("more batches", || script.came.lock().unwrap().len() > batches + 5);
     assert_eq!(job_table.asked.load(Ordering::Relaxed), asked, "a book without news is not asked");
     agent.stop();
 }
@@ -115,15 +116,15 @@ fn a_record_refused_for_good_is_sent_again_only_when_it_has_changed() {
     job_table.put(record("bad", 1));
     (0..8).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     let (_dir, agent) = start(port, &job_table);
-    wait_for("the good ones", || job_table.pending.lock().unwrap().len() == 1);
+    wait_until("the good ones", || job_table.pending.lock().unwrap().len() == 1);
     job_table.put(record("good", 1));
-    wait_for("another good one", || job_table.pending.lock().unwrap().len() == 1);
+    wait_until("another good one", || job_table.pending.lock().unwrap().len() == 1);
     let bad = |script: &Script| came(script).iter().filter(|(job, _)| job == "bad").count();
     assert_eq!(bad(&script), 1, "once, however often others are sent");
     job_table.put(record("bad", 2));
-    wait_for("the next revision", || bad(&script) == 2);
+    wait_until("the next revision", || bad(&script) == 2);
     job_table.put(record("bad", 3));
-    wait_for("one that is taken", || !job_table.is_pending());
+    wait_until("one that is taken", || !job_table.is_pending());
     assert_eq!(agent.handles.counters.refused.load(Ordering::Relaxed), 2);
     agent.stop();
 }
@@ -139,12 +140,12 @@ fn a_refusal_that_may_pass_holds_up_no_batch_and_the_record_comes_again() {
     let job_table = Arc::new(TestRecords::default());
     job_table.put(record("1", 1));
     let (_dir, agent) = start(port, &job_table);
-    wait_for("two refusals", || came(&script).len() >= 2);
+    wait_until("two refusals", || came(&script).len() >= 2);
     let before = script.came.lock().unwrap().len();
-    wait_for("batches meanwhile", || script.came.lock().unwrap().len() > before + 10);
+    wait_until("batches meanwhile", || script.came.lock().unwrap().len() > before + 10);
     assert!(came(&script).len() < 8, "ever more rarely");
     refuse.store(false, Ordering::SeqCst);
-    wait_for("the record", || !job_table.is_pending());
+    wait_until("the record", || !job_table.is_pending());
     agent.stop();
 }
 
@@ -160,7 +161,7 @@ fn a_connection_that_ends_costs_no_record() {
     let job_table = Arc::new(TestRecords::default());
     (0..6).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     let (_dir, agent) = start(port, &job_table);
-    wait_for("all of them", || !job_table.is_pending());
+    wait_until("all of them", || !job_table.is_pending());
     assert!(agent.handles.counters.reconnects.load(Ordering::Relaxed) >= 2);
     let came = came(&script);
     assert!((0..6).all(|job| came.contains(&(job.to_string(), 1))) && came.len() > 6, "{came:?}");
@@ -172,7 +173,7 @@ fn what_is_pending_at_the_end_still_goes_out() {
     let (port, script) = Script::start(false, |_| ReasonCode::SUCCESS);
     let job_table = Arc::new(TestRecords::default());
     let (_dir, agent) = start(port, &job_table);
-    wait_for("a connection", || agent.handles.status.link().state == "connected");
+    wait_until("a connection", || agent.handles.status.link().state == "connected");
     (0..30).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     agent.stop();
     assert!(!job_table.is_pending());

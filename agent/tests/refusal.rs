@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use support::script::Script;
-use support::{Agent, wait_for};
+use support::Agent;
 use wholegrain_model::batch::{Batch, BatchHeader, Column, ColumnValues, Gaps};
 use wholegrain_model::{Schema, SensorDef, SensorPath};
+use wholegrain_testkit::wait_until;
 use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::payload::encode_batch;
 use wholegrain_transport::spool::{Spool, SpoolConfig};
@@ -38,7 +39,7 @@ fn what_may_pass_is_sent_again_and_what_cannot_is_given_up_once() {
         let dir = tempfile::tempdir().unwrap();
         let agent = Agent::start(dir.path(), &config(port, spool));
         let (boot, counters) = (agent.handles.identity.boot_ns, agent.handles.counters.clone());
-        wait_for("twelve batches that are taken", || {
+        wait_until("twelve batches that are taken", || {
             (1..=18).filter(|seq| seq % 3 != 1).all(|seq| script.has(boot, seq))
         });
         let counts = script.counts();
@@ -61,14 +62,14 @@ fn a_server_that_refuses_everything_is_asked_ever_more_rarely_and_the_spool_keep
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &config(port, &format!("queue_bytes_max = \"64KiB\"\n{SPOOL}")));
     let (boot, counters) = (agent.handles.identity.boot_ns, agent.handles.counters.clone());
-    wait_for("batches in the spool", || counters.spooled.load(Ordering::Relaxed) >= 40);
+    wait_until("batches in the spool", || counters.spooled.load(Ordering::Relaxed) >= 40);
     let (made, sent) = (counters.batches.load(Ordering::Relaxed), script.came.lock().unwrap().len() as u64);
     assert!(sent < made * 4, "{sent} messages for {made} batches: there are pauses");
     assert_eq!(agent.handles.status.link().state, "connected", "the connection is good");
     refuse.store(false, Ordering::SeqCst);
-    wait_for("everything", || (1..=made).all(|seq| script.has(boot, seq)));
+    wait_until("everything", || (1..=made).all(|seq| script.has(boot, seq)));
     assert_eq!(counters.dropped.load(Ordering::Relaxed) + counters.refused.load(Ordering::Relaxed), 0);
-    wait_for("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
+    wait_until("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
     agent.stop();
 }
 
@@ -79,9 +80,9 @@ fn a_batch_copied_to_the_disk_while_it_was_in_flight_is_not_sent_again_once_ackn
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &config(port, SPOOL));
     let counters = agent.handles.counters.clone();
-    wait_for("copies on the disk", || counters.spooled.load(Ordering::Relaxed) >= 10);
+    wait_until("copies on the disk", || counters.spooled.load(Ordering::Relaxed) >= 10);
     script.silent.store(false, Ordering::SeqCst);
-    wait_for("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
+    wait_until("the spool to be empty", || counters.spool_bytes.load(Ordering::Relaxed) == 0);
     let twice: Vec<_> = script.counts().into_iter().filter(|(_, count)| *count > 1).collect();
     assert!(twice.is_empty(), "sent again: {twice:?}");
     agent.stop();
@@ -117,9 +118,9 @@ fn a_schema_that_only_the_spool_has_is_found_there() {
     leave_spool(&dir.path().join("spool"), Some(4));
     // The window of one record: the schema does not come by itself while the batches before it wait.
     let agent = Agent::start(dir.path(), &config(port, &format!("{SPOOL}drain_share = 0.000001\n")));
-    wait_for("the old batches", || (1..=6).all(|seq| script.has(7, seq)));
+    wait_until("the old batches", || (1..=6).all(|seq| script.has(7, seq)));
     let (boot, last) = (agent.handles.identity.boot_ns, agent.handles.counters.batches.load(Ordering::Relaxed));
-    wait_for("the new ones", || last > 0 && (1..=last).all(|seq| script.has(boot, seq)));
+    wait_until("the new ones", || last > 0 && (1..=last).all(|seq| script.has(boot, seq)));
     agent.stop();
 }
 
@@ -130,9 +131,9 @@ fn batches_whose_schema_nobody_has_are_dropped_and_counted_and_hold_up_nothing()
     leave_spool(&dir.path().join("spool"), None);
     let agent = Agent::start(dir.path(), &config(port, SPOOL));
     let counters = agent.handles.counters.clone();
-    wait_for("the loss to be counted", || counters.dropped.load(Ordering::Relaxed) == 6);
+    wait_until("the loss to be counted", || counters.dropped.load(Ordering::Relaxed) == 6);
     let (boot, last) = (agent.handles.identity.boot_ns, counters.batches.load(Ordering::Relaxed) + 20);
-    wait_for("all others", || (1..=last).all(|seq| script.has(boot, seq)));
+    wait_until("all others", || (1..=last).all(|seq| script.has(boot, seq)));
     assert_eq!(counters.dropped.load(Ordering::Relaxed), 6);
     agent.stop();
 }

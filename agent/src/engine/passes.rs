@@ -66,6 +66,8 @@ impl ClockPasses {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_testkit::Random;
+
     use super::*;
 
     #[test]
@@ -93,12 +95,9 @@ mod tests {
 
     #[test]
     fn however_many_steps_there_are_no_time_is_given_free() {
-        let mut state = 7u64;
+        let mut numbers = Random::seeded_or(7);
         for _ in 0..200 {
-            let mut random = |below: i64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 33) as i64 % below
-            };
+            let mut random = |below: i64| numbers.below(below as u64) as i64;
             let mut sampled = [false; 6_000];
             let mut now = 2_000;
             let mut passes = ClockPasses::new(now);

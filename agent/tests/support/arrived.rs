@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use wholegrain_agent::engine::clock;
 use wholegrain_model::{Batch, Schema, SchemaHash};
+use wholegrain_testkit::DEADLINE;
 use wholegrain_transport::client::{Client, Event};
 use wholegrain_transport::payload::{decode_batch, read_header};
 use wholegrain_transport::topics::Topic;
 
-use super::TIMEOUT;
 
 #[derive(Default)]
 pub struct Arrived {
@@ -27,7 +27,7 @@ pub struct Arrived {
 impl Arrived {
     /// Takes messages until `done`.
     pub fn listen(&mut self, client: &mut Client, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + DEADLINE;
         while !done(self) {
             assert!(Instant::now() < deadline, "waited in vain for {what}; {} batches came", self.batches.len());
             let Some(Event::Message { topic, payload, .. }) = client.poll(Duration::from_millis(50)).unwrap() else {

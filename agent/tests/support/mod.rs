@@ -18,20 +18,9 @@ use std::time::{Duration, Instant};
 
 use wholegrain_agent::manager::ManagerHandle;
 use wholegrain_agent::{AgentHandles, Config, Shutdown};
+use wholegrain_testkit::{DEADLINE, free_port, wait_until};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 
-/// How long any condition may take to come true.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Waits for a condition; fails the test when it does not come true.
-#[track_caller]
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// An agent that runs in this process.
 pub struct Agent {
@@ -56,7 +45,7 @@ impl Agent {
                 sender.send((handles.clone(), manager_handle.clone())).unwrap()
             })
         });
-        match receiver.recv_timeout(TIMEOUT) {
+        match receiver.recv_timeout(DEADLINE) {
             Ok((handles, manager_handle)) => Self { handles, manager_handle, dir: dir.to_owned(), shutdown, thread },
             Err(_) => panic!("the agent did not start: {:?}", thread.join()),
         }
@@ -103,16 +92,6 @@ pub fn parse_answer(answer: &[u8]) -> (u16, serde_json::Value) {
     )
 }
 
-/// A loopback port that nobody listens on now. Below those that systems give to outgoing connections and to listeners that leave the
-/// choice to them: no other test gets it in between.
-pub fn free_port() -> u16 {
-    use std::sync::atomic::{AtomicU16, Ordering};
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = (std::process::id() % 15_000) as u16;
-    let mut ports = (0..15_000).map(|_| 12_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed) % 15_000) % 15_000);
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free loopback port")
-}
-
 /// A Mosquitto of its own.
 pub struct Broker {
     pub port: u16,
@@ -150,7 +129,7 @@ impl Broker {
             let child = command.spawn().expect("mosquitto is installed (Debian package mosquitto)");
             // Stops the process when dropped, whatever happens from here on.
             let mut broker = Self { port, second_port, child, dir };
-            let deadline = Instant::now() + TIMEOUT;
+            let deadline = Instant::now() + DEADLINE;
             while Instant::now() < deadline && broker.child.try_wait().unwrap().is_none() {
                 if TcpStream::connect(("127.0.0.1", if second.is_empty() { port } else { second_port })).is_ok() {
                     return broker;
@@ -171,7 +150,7 @@ impl Broker {
         let url = format!("mqtt://127.0.0.1:{}", self.port);
         let config = ClientConfig { url, client_id: name.into(), ..ClientConfig::default() };
         // A Mosquitto that has just begun resets one of its first connections now and then.
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + DEADLINE;
         loop {
             match Client::connect(&config) {
                 Ok(client) => return client,
@@ -185,7 +164,7 @@ impl Broker {
     pub fn listener(&self) -> Client {
         let mut client = self.client("listener");
         client.subscribe("wholegrain/v1/#").unwrap();
-        wait_for("the subscription", || {
+        wait_until("the subscription", || {
             matches!(client.poll(Duration::from_millis(100)).unwrap(), Some(Event::Subscribed { .. }))
         });
         client

@@ -50,16 +50,16 @@ fn slurm_from_prolog_to_epilog() {
     assert_eq!(record.devices, ["gpu/0", "gpu/3"]);
     tree.remove("cgroup/cpuacct/slurm/uid_1234/job_4711");
     tracked.ended("4711");
-    wait_for("the file to be removed", || !file.exists());
+    wait_until("the file to be removed", || !file.exists());
     // What only the epilog knows is added to the record of the job that is over.
     let env = [SLURM, &[("SLURM_JOB_NAME", "late"), ("SLURM_JOB_ACCOUNT", "lab")]].concat();
     run(&hooks().join("slurm-epilog"), &dir, &[], &env);
-    wait_for("the epilog's news", || tracked.record("4711").is_some_and(|record| record.name.is_some()));
+    wait_until("the epilog's news", || tracked.record("4711").is_some_and(|record| record.name.is_some()));
     let record = tracked.record("4711").unwrap();
     assert!(
         record.to.is_some() && record.account.as_deref() == Some("lab") && record.partition.as_deref() == Some("debug")
     );
-    wait_for("the file to be removed", || !file.exists());
+    wait_until("the file to be removed", || !file.exists());
     tracked.tracker.stop();
 }
 
@@ -113,7 +113,7 @@ fn slurm_with_a_sluid() {
     assert_eq!((changed.record.also.as_deref(), changed.record.uid), (Some("4711"), Some(1234)));
     tree.remove("cgroup/system.slice/slurmstepd.scope/s0123456789ABC");
     tracked.ended("s0123456789ABC");
-    wait_for("the file to be removed", || !tree.path("hooks/slurm-4711").exists());
+    wait_until("the file to be removed", || !tree.path("hooks/slurm-4711").exists());
     tracked.tracker.stop();
 }
 
@@ -142,7 +142,7 @@ fn oar_from_prologue_to_epilogue() {
     assert_eq!(again, format!("{text}{text}ended=1\n"));
     let config = TrackerConfig { hooks: Some(dir.clone()), ..config(Interval::from_ms(200)) };
     let tracked = Tracked::start(&config, &tree.roots(), None);
-    wait_for("the file to be removed", || !dir.join("oar-42").exists());
+    wait_until("the file to be removed", || !dir.join("oar-42").exists());
     tracked.tracker.stop();
 }
 

@@ -118,7 +118,7 @@ impl News {
     /// Waits until the file says so and the kernel has sent the event.
     fn wait_until(self, wanted: &str) {
         let mut file = fs::File::from(self.fd);
-        wait_for(wanted, || {
+        wait_until(wanted, || {
             let job_with = std::io::Read::read(&mut file, &mut [0; 4096]).is_ok();
             job_with && fs::read_to_string(&self.path).unwrap().contains(wanted)
         });
@@ -217,7 +217,7 @@ fn jobs_that_end_before_a_scan_are_reported() {
         fs::remove_dir(parent.join(format!("job_{id}"))).unwrap();
     }
     let over = |id: &String| tracked.record(id).is_some_and(|record| record.to.is_some_and(|to| to >= record.from));
-    wait_for("500 ends", || ids.iter().all(&over));
+    wait_until("500 ends", || ids.iter().all(&over));
     assert!(tracked.record(&first).unwrap().to.is_none());
     tracked.tracker.stop();
 }

@@ -65,7 +65,7 @@ fn two_hundred_jobs_at_rest() {
         }
     }
     let all = || ids.iter().all(|id| tracked.record(id).is_some_and(|record| record.steps.len() == 2));
-    wait_for("200 jobs", all);
+    wait_until("200 jobs", all);
     // All looks are as far apart as they get.
     std::thread::sleep(Duration::from_secs(2));
     let (start, before) = (Instant::now(), tracker_ms());
@@ -145,7 +145,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
             let oldest: String = running.pop_front().unwrap();
             // Every second one stays until the tracker has reported it, however late that is; the others end when their time is over.
             if number % 2 == 0 {
-                wait_for("the beginning of a job", || {
+                wait_until("the beginning of a job", || {
                     events.take(&tracked);
                     events.began.contains(&oldest)
                 });
@@ -160,14 +160,14 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         }
     }
     running.iter().for_each(remove);
-    wait_for("the ends of all jobs", || {
+    wait_until("the ends of all jobs", || {
         events.take(&tracked);
         let records = own(&tracked);
         let over = records.iter().filter(|record| record.to.is_some()).count();
         assert!(records.len() <= JOBS + 1, "a record too many: {records:#?}");
         over == JOBS + 1
     });
-    wait_for("all descriptors and watches to be given back", || descriptors() <= before.0 && watches() <= before.1);
+    wait_until("all descriptors and watches to be given back", || descriptors() <= before.0 && watches() <= before.1);
     println!(
         "{JOBS} jobs, each in {} hierarchies, in {:?}: {:.0} ms of the tracker's CPU; at most {} descriptors and {} watches, {} and {} before and after; records.json has {} bytes",
         controllers.len() + 1,
@@ -180,7 +180,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         fs::metadata(dir.path().join("records.json")).unwrap().len(),
     );
     // A record is closed before the event of its end is sent.
-    wait_for("an event of each end", || events.take(&tracked).1 >= JOBS);
+    wait_until("an event of each end", || events.take(&tracked).1 >= JOBS);
     assert_eq!(events.take(&tracked), (JOBS, JOBS));
     let records = own(&tracked);
     let (with, without): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.totals.contains_key("cpu/usage"));
@@ -217,12 +217,12 @@ fn without_descriptors_no_job_ends_and_with_them_all_is_repaired() {
     limit(3);
     tree.make("cgroup/cpuacct/slurm/uid_1/job_2/step_0");
     tree.make("cgroup/memory/slurm/uid_1/job_1");
-    wait_for("a line about descriptors", || text(&log).contains("Too many open files"));
+    wait_until("a line about descriptors", || text(&log).contains("Too many open files"));
     // A few scans long nothing can be read.
     let events: Vec<JobEvent> = (0..5).flat_map(|_| tracked.events.recv_timeout(Duration::from_millis(100))).collect();
     assert!(!events.iter().any(|event| matches!(event, JobEvent::Ended(_))), "{events:?}");
     limit(1024);
-    wait_for("both jobs", || {
+    wait_until("both jobs", || {
         let jobs = ["1", "2"].map(|id| tracked.record(id));
         jobs.iter().flatten().filter(|record| record.to.is_none()).count() == 2
             && jobs[1].as_ref().is_some_and(|record| record.steps.len() == 1)
@@ -249,7 +249,7 @@ fn without_watches_the_rescan_finds_jobs() {
         tree.make(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}/step_0"));
         tree.make(&format!("cgroup/memory/slurm/uid_{job}/job_{job}"));
     }
-    wait_for("all jobs", || tracked.job_table.len() == 20);
+    wait_until("all jobs", || tracked.job_table.len() == 20);
     for job in 0..20 {
         tree.remove(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}/step_0"));
         tree.remove(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}"));
@@ -305,7 +305,7 @@ fn without_root_it_says_what_it_cannot_see_and_goes_on() {
     assert_eq!(began.record.name, None);
     // Later scans say nothing new.
     let start = Instant::now();
-    wait_for("some scans", || text(&log).lines().count() >= 2 && start.elapsed() > Duration::from_secs(1));
+    wait_until("some scans", || text(&log).lines().count() >= 2 && start.elapsed() > Duration::from_secs(1));
     let text = text(&log);
     let about =
         |what: &str| text.lines().filter(|line| line.contains(what) && line.contains("Permission denied")).count();

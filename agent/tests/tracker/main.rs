@@ -21,9 +21,8 @@ use wholegrain_agent::jobs::tracker::{
 use wholegrain_agent::waker::Waker;
 use wholegrain_model::{Interval, JobRecord};
 use wholegrain_sources::Roots;
+use wholegrain_testkit::{DEADLINE, wait_until};
 
-/// How long any condition may take to come true.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A tracker that runs on a tree.
 struct Tracked {
@@ -65,7 +64,7 @@ impl Tracked {
     /// The next event that `wanted` says yes to.
     #[track_caller]
     fn wait(&self, what: &str, wanted: impl Fn(&JobEvent) -> bool) -> Arc<Job> {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + DEADLINE;
         let mut passed = Vec::new();
         loop {
             while let Ok(event) = self.events.try_recv() {
@@ -124,15 +123,6 @@ fn short(event: &JobEvent) -> String {
 fn job(event: &JobEvent) -> &Arc<Job> {
     match event {
         JobEvent::Began(job) | JobEvent::Changed(job) | JobEvent::Ended(job) => job,
-    }
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -306,7 +306,7 @@ fn a_damaged_file_of_records_is_renamed() {
     let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), Some(&tree.path("records")));
     tracked.began("1");
     assert!(tree.path("records/records.damaged").exists());
-    wait_for("a new file", || tree.path("records/records.json").exists());
+    wait_until("a new file", || tree.path("records/records.json").exists());
     tracked.tracker.stop();
 }
 
@@ -339,7 +339,7 @@ fn pipe(path: &Path) {
 fn release(path: &Path) -> fs::File {
     use std::os::unix::fs::OpenOptionsExt;
     let mut end = None;
-    wait_for("somebody who opens the pipe", || {
+    wait_until("somebody who opens the pipe", || {
         end = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).ok();
         end.is_some()
     });
