@@ -2,10 +2,10 @@
 
 mod support;
 
-use wholegrain_testkit::{DEADLINE, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use wholegrain_testkit::{DEADLINE, wait_until};
 
 use serde_json::Value;
 use support::{Broker, parse_answer};
@@ -151,7 +151,9 @@ fn without_descriptors_the_nodes_groups_stay() {
     for n in 0..120 {
         fill(&of_user(dir.path(), 1000, n), true, 3);
     }
-    wait_until("a discovery without descriptors", || agent.log().contains("too few file descriptors to discover groups"));
+    wait_until("a discovery without descriptors", || {
+        agent.log().contains("too few file descriptors to discover groups")
+    });
     for n in 0..120 {
         fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap();
     }
@@ -189,7 +191,9 @@ fn directories_without_processes_are_not_read_and_of_very_many_not_all_are_looke
     wait_until("the bound of one user's directories", || agent.of_jobs("directories_passed_over") > 0);
     assert!(agent.of_jobs("watches") < 120, "{}", agent.status()["jobs"]);
     fill(&dir.path().join("cgroup/user.slice/user-2000.slice/user@2000.service/run-1.scope"), true, 3);
-    wait_until("another user's job", || agent.groups().iter().any(|group| group.0.starts_with("job/run-1.scope-u2000")));
+    wait_until("another user's job", || {
+        agent.groups().iter().any(|group| group.0.starts_with("job/run-1.scope-u2000"))
+    });
 }
 
 /// RssAnon before, at the most, and after; what a job left in the book goes when the server has it.

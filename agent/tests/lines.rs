@@ -20,7 +20,6 @@ use wholegrain_model::{Interval, JobRecord, Pattern, Schema, SensorDef, SensorPa
 use wholegrain_sources::job::JobPlace;
 use wholegrain_testkit::{DEADLINE, wait_until};
 
-
 /// A state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12), and no threads but that of the protocol.
 struct Node {
     handles: AgentHandles,

@@ -2,11 +2,11 @@
 
 mod support;
 
-use wholegrain_testkit::wait_until;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use wholegrain_testkit::wait_until;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use support::arrived::Arrived;

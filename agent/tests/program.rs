@@ -2,13 +2,12 @@
 
 mod support;
 
-use wholegrain_testkit::wait_until;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-
+use wholegrain_testkit::wait_until;
 
 fn agent(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain-agent"));

@@ -5,8 +5,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use support::script::Script;
 use support::Agent;
+use support::script::Script;
 use wholegrain_agent::jobs::pending_records::PendingRecords;
 use wholegrain_agent::jobs::tracker::PendingCallback;
 use wholegrain_model::JobRecord;

@@ -6,8 +6,8 @@ mod support;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use support::script::Script;
 use support::Agent;
+use support::script::Script;
 use wholegrain_model::batch::{Batch, BatchHeader, Column, ColumnValues, Gaps};
 use wholegrain_model::{Schema, SensorDef, SensorPath};
 use wholegrain_testkit::wait_until;

@@ -10,7 +10,6 @@ use wholegrain_transport::client::{Client, Event};
 use wholegrain_transport::payload::{decode_batch, read_header};
 use wholegrain_transport::topics::Topic;
 
-
 #[derive(Default)]
 pub struct Arrived {
     pub schemas: HashMap<SchemaHash, Schema>,

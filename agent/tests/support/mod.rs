@@ -21,7 +21,6 @@ use wholegrain_agent::{AgentHandles, Config, Shutdown};
 use wholegrain_testkit::{DEADLINE, free_port, wait_until};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 
-
 /// An agent that runs in this process.
 pub struct Agent {
     pub handles: AgentHandles,

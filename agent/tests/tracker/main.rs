@@ -23,7 +23,6 @@ use wholegrain_model::{Interval, JobRecord};
 use wholegrain_sources::Roots;
 use wholegrain_testkit::{DEADLINE, wait_until};
 
-
 /// A tracker that runs on a tree.
 struct Tracked {
     tracker: Tracker,
