@@ -1,4 +1,4 @@
-//! The checks, one for each promise of [`WritableStore`] and of the snapshots it gives.
+//! The checks, one for each guarantee of [`WritableStore`] and of its snapshots.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ pub(super) const ALL: &[Check] = &[
 ];
 
 const S: i64 = 1_000_000_000;
-/// A time in this century that is no whole anything.
+/// A time in this century that is not a multiple of any unit.
 const T: i64 = 1_700_000_123_456_789_012;
 
-/// Puts with a number and expects it stored.
+/// Puts chunks with a number and expects them to be stored.
 fn put(store: &dyn WritableStore, number: u64, chunks: &[(SensorId, Chunk)]) -> Finding {
     match store.put("conformance", number, chunks) {
         Ok(PutOutcome::Stored) => Ok(()),
@@ -45,7 +45,7 @@ fn put(store: &dyn WritableStore, number: u64, chunks: &[(SensorId, Chunk)]) -> 
     }
 }
 
-/// `count` readings a second apart that begin with `first`.
+/// `count` readings with an interval of a second that begin with the value `first`.
 fn run(from: i64, count: i64, first: i64) -> Chunk {
     ints((0..count).map(|i| (from + i * S, Some(first + i))))
 }
@@ -185,7 +185,7 @@ fn refused(place: &dyn Place) -> Finding {
         }
         same(what, all(&*store, "/f")?, vec![])?;
     }
-    // The name of a refused put is free.
+    // The name of a refused put can be used again.
     put(&*store, 1, &[good])?;
     same("all", all(&*store, "/f")?, rows_of(&run(T, 3, 0)))
 }
@@ -349,7 +349,7 @@ fn at_a_time(place: &dyn Place) -> Finding {
             let chunk = run(T + number * 10 * S, 10, number * 10);
             let stored = store.put(&format!("writer-{writer}"), number.cast_unsigned(), &[(ids[writer], chunk)]);
             same("a put beside others", stored.map_err(|error| error.to_string())?, PutOutcome::Stored)?;
-            // What is acknowledged is in every snapshot taken later, and is a beginning of it all.
+            // Every later snapshot contains the acknowledged readings, as a prefix of all.
             let seen = all(&*store, &paths[writer])?.len() as i64;
             same("readings after the put", seen, (number + 1) * 10)?;
         }
@@ -362,7 +362,7 @@ fn at_a_time(place: &dyn Place) -> Finding {
     paths.iter().try_for_each(|path| same(path, all(&*store, path)?, rows_of(&run(T, 200, 0))))
 }
 
-/// Puts, deletions, openings and repetitions at random, beside a map that does the same.
+/// Random puts, deletions, reopenings and repetitions, compared with a map.
 fn random_steps(place: &dyn Place) -> Finding {
     let mut random = Random::seeded();
     let paths = ["/m/a", "/m/b", "/m/b/c"];

@@ -1,4 +1,4 @@
-//! The embedded store under the checks: a put is an import.
+//! The embedded store as a store of the checks: a put is an import.
 
 use wholegrain_model::{Pattern, SensorPath};
 use wholegrain_store::{Chunk, Deletion, ImportSeries, SchemalessSensor, SensorId, SensorInfo, Store, StoreError};
@@ -26,7 +26,7 @@ impl WritableStore for Store {
     }
 }
 
-/// The definition that registers the same sensor again without changing its properties.
+/// The definition that registers a sensor again without changing its properties.
 fn schemaless(info: SensorInfo) -> Result<SchemalessSensor, StoreError> {
     let path = SensorPath::new(&*info.path).map_err(|error| StoreError::Sensor(error.to_string()))?;
     let SensorInfo { unit, kind, value_type, scale, description, .. } = info;

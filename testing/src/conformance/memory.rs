@@ -1,5 +1,4 @@
-//! The least store that passes the checks: everything in memory, one lock. It can be told to break one promise, so that the checks can be seen to
-//! fail; it is no store to keep anything in.
+//! The smallest store that passes the checks: in memory, with one lock. It can break one guarantee, so that a test can see each check fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,47 +11,43 @@ use wholegrain_store::{
 
 use super::{Place, PutOutcome, WritableStore};
 
-/// A promise that is broken.
+/// A broken guarantee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Sensors are not sorted.
     Unsorted,
     /// Numbers change when sensors are defined again.
     Renumbers,
-    /// Properties are those that came first.
+    /// The first properties stay.
     OldProperties,
-    /// Gaps become 0.
     GapsAreZero,
-    /// Whole numbers go through floats.
+    /// Integers are converted to floats and back.
     ThroughFloats,
-    /// A range takes its end.
+    /// A range includes its end.
     TakesTheEnd,
-    /// The earlier of two readings of a time stays.
+    /// The earlier of two readings of one time stays.
     EarlierWins,
-    /// Puts are not remembered.
+    /// Puts are not remembered at all.
     NoNames,
-    /// Puts are remembered by number alone.
+    /// Puts are remembered by number only, without the source.
     NumbersAlone,
-    /// What comes before the bad part of a put stays.
+    /// The part of an invalid put before the error stays.
     Halves,
-    /// A snapshot shows what came later.
+    /// A snapshot shows later changes.
     Moves,
-    /// The last put is gone after an opening.
+    /// The last put is lost at a reopening.
     Forgets,
-    /// Chunks of any length.
     AnyLength,
-    /// The newest reading is the one put last.
+    /// The newest reading is the last one put.
     LastPut,
-    /// A deletion takes its end.
+    /// A deletion includes its end.
     DeletesTheEnd,
-    /// A deletion takes every sensor whose path begins so.
+    /// A deletion applies to every sensor whose path begins with the pattern.
     DeletesByPrefix,
     /// A deletion forgets the names of puts.
     DeletionForgetsNames,
 }
 
 impl Fault {
-    /// All of them.
     pub const ALL: [Fault; 17] = [
         Fault::Unsorted,
         Fault::Renumbers,
@@ -84,7 +79,7 @@ struct Content {
     names: BTreeSet<(String, u64)>,
 }
 
-/// A place in memory.
+/// An empty place in memory.
 #[derive(Debug, Default)]
 pub struct Memory {
     content: Arc<Mutex<Content>>,
@@ -93,7 +88,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A place whose stores break this promise.
+    /// A place whose stores break this guarantee.
     pub fn broken(fault: Fault) -> Self {
         Self { fault: Some(fault), ..Self::default() }
     }
@@ -285,7 +280,7 @@ fn is_float(value: Value) -> bool {
     matches!(value, Value::Float(_))
 }
 
-/// Rows of one type as a chunk.
+/// Converts rows of one type to a chunk.
 fn chunk_of(rows: &[(i64, Option<Value>)]) -> Chunk {
     let floats = rows.iter().any(|(_, value)| matches!(value, Some(Value::Float(_))));
     let int = |value: Option<Value>| if let Some(Value::Int(int)) = value { int } else { 0 };

@@ -1,10 +1,10 @@
-//! What every store of readings must do: checks of its reading interface ([`ReadStore`]), whichever store implements it.
+//! Checks of the interface [`ReadStore`] for every store of readings.
 //!
-//! - In: a [`Place`] where a store can be opened, and opened again.
-//! - Out: for each of [`CHECKS`] nothing, or what was found in words ([`run`] gives all that is wrong).
-//! - Never: anything that only one implementation can do.
+//! - Input: a [`Place`] where a store can be opened repeatedly.
+//! - Output: for each of [`CHECKS`] nothing, or a description of the fault ([`run`] returns all of them).
+//! - Never: a requirement that only one implementation can meet.
 //!
-//! `memory.rs` is the least store that passes, which breaks on demand, so that each check can be seen to fail.
+//! `memory.rs` is the smallest store that passes; it can break a guarantee, so that a test can see each check fail.
 
 mod checks;
 mod embedded;
@@ -16,9 +16,9 @@ use wholegrain_store::{
     StoreError,
 };
 
-/// Where a store lives; gone with its content when dropped.
+/// Where a store is kept; removed when dropped.
 pub trait Place {
-    /// Opens the store that is there, empty the first time. The one opened before has been dropped.
+    /// Opens the store of this place, empty at first. The store opened before was dropped.
     fn open(&self) -> Box<dyn WritableStore>;
 }
 
@@ -50,19 +50,18 @@ pub enum PutOutcome {
 /// What a check finds wrong.
 pub type Finding = Result<(), String>;
 
-/// A check: its name and what it does with a place of its own.
+/// The name of a check and its function, which gets its own place.
 pub type Check = (&'static str, fn(&dyn Place) -> Finding);
 
-/// All checks.
 pub const CHECKS: &[Check] = checks::ALL;
 
-/// Runs every check on a new place; what was wrong, a line for each check that found something.
+/// Runs every check on a new place; returns a line for each failed check.
 pub fn run<P: Place>(new_place: impl Fn() -> P) -> Vec<String> {
     let found = CHECKS.iter().map(|(name, check)| (name, check(&new_place())));
     found.filter_map(|(name, found)| found.err().map(|what| format!("{name}: {what}"))).collect()
 }
 
-/// One reading as bits, so that every float is equal to itself: whether it is a float, and its bits; `None` for a gap.
+/// A reading as bits, so that every float equals itself: the time, whether it is a float, and its bits; `None` for a gap.
 pub type Row = (i64, Option<(bool, u64)>);
 
 fn row(time: i64, value: Option<Value>) -> Row {
@@ -77,7 +76,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|error| format!("{text}: {error}"))
 }
 
-/// A sensor of whole numbers, or of floats.
+/// A sensor of integers or of floats.
 fn sensor(path: &str, value_type: ValueType) -> Result<SchemalessSensor, String> {
     Ok(SchemalessSensor {
         path: SensorPath::new(path).map_err(|error| format!("{path}: {error}"))?,
@@ -89,14 +88,14 @@ fn sensor(path: &str, value_type: ValueType) -> Result<SchemalessSensor, String>
     })
 }
 
-/// Makes sensors of whole numbers known.
+/// Registers sensors of integers.
 fn define(store: &dyn WritableStore, paths: &[&str]) -> Result<Vec<SensorId>, String> {
     let sensors = paths.iter().map(|path| sensor(path, ValueType::Int)).collect::<Result<Vec<_>, _>>()?;
     let ids = store.define("conformance", &sensors).map_err(|error| format!("defining: {error}"))?;
     if ids.len() == paths.len() { Ok(ids) } else { Err(format!("{} numbers for {} sensors", ids.len(), paths.len())) }
 }
 
-/// A chunk of whole numbers and gaps.
+/// A chunk of integers and gaps.
 fn ints(rows: impl IntoIterator<Item = (i64, Option<i64>)>) -> Chunk {
     let (times, values): (Vec<i64>, Vec<Option<i64>>) = rows.into_iter().unzip();
     let column = ColumnValues::Int(values.iter().map(|value| value.unwrap_or_default()).collect());
@@ -141,18 +140,18 @@ fn scan(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64) ->
     Ok(rows)
 }
 
-/// The one sensor of a path.
+/// The only sensor with this path.
 fn info(store: &dyn WritableStore, path: &str) -> Result<SensorInfo, String> {
     let mut found = store.sensors(&[pattern(path)?]);
     if found.len() == 1 { Ok(found.remove(0)) } else { Err(format!("{} sensors are {path}", found.len())) }
 }
 
-/// Everything that there is of a path now.
+/// All readings of a path in a new snapshot.
 fn all(store: &dyn WritableStore, path: &str) -> Result<Vec<Row>, String> {
     scan(store.snapshot().as_ref(), &info(store, path)?, i64::MIN, i64::MAX)
 }
 
-/// Finds two things equal, or says what is what.
+/// Compares two values; the error names both.
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Finding {
     if found == expected {
         return Ok(());
