@@ -105,6 +105,7 @@ where
         &self.sensor
     }
 
+    /// The resolutions of the windows among the samples, ns.
     pub fn resolutions(&self) -> &[i64] {
         &self.resolutions
     }

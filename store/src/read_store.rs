@@ -116,24 +116,31 @@ pub struct ScanRequest<'a> {
 /// What the parts of a scan consist of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// Readings only.
     Readings,
     /// Windows of a tier that divide `every` ns (`None`: one window over the range), and readings where there are no such windows.
-    Windows { every: Option<i64> },
+    Windows {
+        every: Option<i64>,
+    },
     /// For means over time: windows with the lines between their values ([`crate::WindowLines`]) as readings up to `max_gap_ns` apart give them, readings
     /// where there are no such windows, and windows without lines where the readings are gone.
-    Lines { every: Option<i64>, max_gap_ns: i64 },
+    Lines {
+        every: Option<i64>,
+        max_gap_ns: i64,
+    },
 }
 
 impl<'a> ScanRequest<'a> {
+    /// Requests the readings of a range.
     pub fn readings(sensor: &'a SensorInfo, from: i64, to: i64) -> Self {
         Self { sensor, from, to, resolution: Resolution::Readings, neighbours: false }
     }
 
+    /// Requests values next to a range.
     pub fn neighbours(sensor: &'a SensorInfo, from: i64, to: i64) -> Self {
         Self { neighbours: true, ..Self::readings(sensor, from, to) }
     }
 
+    /// Requests the same range with a resolution.
     pub fn at(self, resolution: Resolution) -> Self {
         Self { resolution, ..self }
     }
@@ -172,6 +179,7 @@ impl Scan {
         Self { parts, range: (request.from, request.to), resolution: None }
     }
 
+    /// An answer without any part.
     pub fn empty(request: &ScanRequest<'_>) -> Self {
         Self { parts: Box::new(std::iter::empty()), range: (request.from, request.to), resolution: None }
     }

@@ -24,7 +24,7 @@ pub struct JobSite {
 }
 
 /// A time, ns since the Unix epoch, and the value; `None` for a gap.
-pub type Reading = (i64, Option<f64>);
+pub type JobReading = (i64, Option<f64>);
 
 impl JobSite {
     /// Creates an installation whose agent searches for jobs below `cgroup_root`.
@@ -214,18 +214,18 @@ rescan = "1s"
     }
 
     /// The stored readings of a sensor of a job, in order of time.
-    pub fn stored(&self, level: &str, metric: &str) -> Vec<Reading> {
+    pub fn stored(&self, level: &str, metric: &str) -> Vec<JobReading> {
         self.stored_of_node(&format!("job/{level}/{metric}"))
     }
 
     /// The stored readings of a sensor of the node, by its name below the node.
-    pub fn stored_of_node(&self, name: &str) -> Vec<Reading> {
+    pub fn stored_of_node(&self, name: &str) -> Vec<JobReading> {
         let sensor = format!("/{}/{name}", self.name);
         let arguments = ["query", &sensor, "--from", "-1h", "--format", "json", "--limit", "5000000"];
         let output = self.site.run(&arguments);
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON lines"));
-        let mut readings: Vec<Reading> = rows.map(|row| (time(&row["time"]), row["value"].as_f64())).collect();
+        let mut readings: Vec<JobReading> = rows.map(|row| (time(&row["time"]), row["value"].as_f64())).collect();
         readings.sort_by_key(|(time, _)| *time);
         readings
     }

@@ -17,7 +17,7 @@ pub struct Probe<'a> {
 }
 
 /// A time, ns since the Unix epoch, and the counter's value.
-pub type Row = (i64, i64);
+pub type CounterSample = (i64, i64);
 
 impl<'a> Probe<'a> {
     /// `spool` is the spool directory relative to the installation's; `queue` the bound of the send queue in memory.
@@ -73,7 +73,7 @@ interval = "{INTERVAL_MS}ms"
     }
 
     /// The stored times and values of one counter; empty if there are none.
-    pub fn stored(&self) -> Vec<Row> {
+    pub fn stored(&self) -> Vec<CounterSample> {
         let sensor = format!("/{}/tester/0", self.name);
         let output = self.site.run(&["query", &sensor, "--from", "-1h", "--format", "json", "--limit", "5000000"]);
         let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -107,7 +107,7 @@ fn time(text: &serde_json::Value) -> i64 {
 
 /// Panics unless values and times increase, values by one: no loss, no duplicate, in order.
 #[track_caller]
-pub fn assert_unbroken(rows: &[Row]) {
+pub fn assert_unbroken(rows: &[CounterSample]) {
     for pair in rows.windows(2) {
         assert!(pair[1].0 > pair[0].0 && pair[1].1 == pair[0].1 + 1, "{:?} follows {:?}", pair[1], pair[0]);
     }

@@ -1,7 +1,7 @@
 //! The agent under faults: no server for longer than its memory lasts, a server killed with many batches in flight, SIGKILL, a full disk under the
 //! spool.
 
-use wholegrain_testing::probe::{INTERVAL_MS, Probe, Row, assert_unbroken, folder_bytes, now_ns};
+use wholegrain_testing::probe::{CounterSample, INTERVAL_MS, Probe, assert_unbroken, folder_bytes, now_ns};
 use wholegrain_testing::{Site, wait_until};
 
 #[test]
@@ -46,7 +46,7 @@ fn an_agent_killed_loses_at_most_what_the_spool_had_not_written() {
     let mut agent = probe.start();
     wait_until("readings of the new agent", || probe.has_later_than(killed));
     // A new process counts from the start: everything before its first value is from the old one.
-    let old = |rows: &[Row]| rows.iter().copied().filter(|(time, _)| *time < killed).collect::<Vec<_>>();
+    let old = |rows: &[CounterSample]| rows.iter().copied().filter(|(time, _)| *time < killed).collect::<Vec<_>>();
     // send_interval + spool.after + spool.flush_every are 0.8 s; the rest is a margin for busy machines.
     let bound_ns = 3_000_000_000;
     wait_until("the spool arrives", || old(&probe.stored()).last().is_some_and(|(time, _)| killed - time < bound_ns));

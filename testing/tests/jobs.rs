@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use wholegrain_testing::cgroups::{Cgroups, JobGroup};
-use wholegrain_testing::jobs::{Descriptors, JobSite, Reading};
+use wholegrain_testing::jobs::{Descriptors, JobReading, JobSite};
 use wholegrain_testing::probe::now_ns;
 use wholegrain_testing::{Process, wait_until};
 
@@ -36,13 +36,13 @@ fn wait_for_job(site: &JobSite, id: &str) {
 }
 
 /// The values without gaps.
-fn values(readings: &[Reading]) -> Vec<f64> {
+fn values(readings: &[JobReading]) -> Vec<f64> {
     readings.iter().filter_map(|(_, value)| *value).collect()
 }
 
 /// Panics if a counter's values decrease.
 #[track_caller]
-fn assert_rising(what: &str, readings: &[Reading]) {
+fn assert_rising(what: &str, readings: &[JobReading]) {
     let values = values(readings);
     assert!(values.windows(2).all(|pair| pair[1] >= pair[0]), "{what} falls: {values:?}");
 }
@@ -53,7 +53,7 @@ fn holes(times: &[i64], interval_ns: i64) -> i64 {
     (last - first + interval_ns / 2) / interval_ns + 1 - times.len() as i64
 }
 
-fn times(readings: &[Reading]) -> Vec<i64> {
+fn times(readings: &[JobReading]) -> Vec<i64> {
     readings.iter().map(|(time, _)| *time).collect()
 }
 

@@ -6,8 +6,8 @@ use wholegrain_model::{Kind, ValueType};
 use wholegrain_store::{Chunk, Resolution, ScanPart, ScanRequest, SensorId};
 
 use super::{
-    Check, Finding, Place, PutOutcome, Row, WritableStore, all, define, floats, info, ints, pattern, row, rows_of,
-    same, scan, sensor,
+    Check, Finding, Place, PutOutcome, ReadingBits, WritableStore, all, define, floats, info, ints, pattern, row,
+    rows_of, same, scan, sensor,
 };
 use crate::Random;
 
@@ -116,7 +116,7 @@ fn ranges(place: &dyn Place) -> Finding {
         (i64::MIN, T, 0..0),
         (T + 10 * S, i64::MAX, 0..0),
     ] {
-        let expected: Vec<Row> = expected.map(|i| (T + i * S, Some((false, i.cast_unsigned())))).collect();
+        let expected: Vec<ReadingBits> = expected.map(|i| (T + i * S, Some((false, i.cast_unsigned())))).collect();
         same(&format!("from {from} to {to}"), scan(&*snapshot, &info, from, to)?, expected)?;
     }
     Ok(())
@@ -209,7 +209,8 @@ fn snapshots(place: &dyn Place) -> Finding {
     let (before, info) = (store.snapshot(), info(&*store, "/s")?);
     put(&*store, 2, &[(ids[0], run(T + 2 * S, 5, 50))])?;
     same("the snapshot after a put", scan(&*before, &info, 0, i64::MAX)?, rows_of(&run(T, 5, 0)))?;
-    let expected: Vec<Row> = rows_of(&run(T, 2, 0)).into_iter().chain(rows_of(&run(T + 2 * S, 5, 50))).collect();
+    let expected: Vec<ReadingBits> =
+        rows_of(&run(T, 2, 0)).into_iter().chain(rows_of(&run(T + 2 * S, 5, 50))).collect();
     same("a new one", all(&*store, "/s")?, expected)
 }
 
@@ -259,8 +260,9 @@ fn newest(place: &dyn Place) -> Finding {
 
 fn deletion(place: &dyn Place) -> Finding {
     let expected = |store: &dyn WritableStore| {
-        let kept =
-            |rows: Vec<Row>| rows.into_iter().filter(|(time, _)| !(T + 2 * S..T + 5 * S).contains(time)).collect();
+        let kept = |rows: Vec<ReadingBits>| {
+            rows.into_iter().filter(|(time, _)| !(T + 2 * S..T + 5 * S).contains(time)).collect()
+        };
         same("/x/a", all(store, "/x/a")?, kept(rows_of(&run(T, 10, 0))))?;
         same("/x/ab", all(store, "/x/ab")?, rows_of(&run(T, 10, 0)))?;
         same("/y/a", all(store, "/y/a")?, rows_of(&run(T, 10, 0)))

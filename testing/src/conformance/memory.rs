@@ -11,7 +11,7 @@ use wholegrain_store::{
 
 use super::{Place, PutOutcome, WritableStore};
 
-/// A broken guarantee.
+/// The guarantee that a store breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Unsorted,

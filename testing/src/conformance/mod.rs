@@ -62,9 +62,9 @@ pub fn run<P: Place>(new_place: impl Fn() -> P) -> Vec<String> {
 }
 
 /// A reading as bits, so that every float equals itself: the time, whether it is a float, and its bits; `None` for a gap.
-pub type Row = (i64, Option<(bool, u64)>);
+pub type ReadingBits = (i64, Option<(bool, u64)>);
 
-fn row(time: i64, value: Option<Value>) -> Row {
+fn row(time: i64, value: Option<Value>) -> ReadingBits {
     let bits = value.map(|value| match value {
         Value::Int(value) => (false, value.cast_unsigned()),
         Value::Float(value) => (true, value.to_bits()),
@@ -117,14 +117,14 @@ fn chunk(times: Vec<i64>, values: ColumnValues, is_gap: impl Iterator<Item = boo
 }
 
 /// The rows of a chunk.
-fn rows_of(chunk: &Chunk) -> Vec<Row> {
+fn rows_of(chunk: &Chunk) -> Vec<ReadingBits> {
     chunk.times.iter().enumerate().map(|(at, time)| row(*time, chunk.column.get(at))).collect()
 }
 
 /// The rows of a sensor in a snapshot. Checks every promise about chunks.
-fn scan(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64) -> Result<Vec<Row>, String> {
+fn scan(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64) -> Result<Vec<ReadingBits>, String> {
     let failed = |error: StoreError| format!("scanning {}: {error}", sensor.path);
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ReadingBits> = Vec::new();
     let mut ranges = std::iter::once(SensorRange { sensor, from, to });
     let reader = snapshot.open(&mut ranges).map_err(failed)?;
     for chunk in reader.scan(&ScanRequest::readings(sensor, from, to)).map_err(failed)?.chunks() {
@@ -147,7 +147,7 @@ fn info(store: &dyn WritableStore, path: &str) -> Result<SensorInfo, String> {
 }
 
 /// All readings of a path in a new snapshot.
-fn all(store: &dyn WritableStore, path: &str) -> Result<Vec<Row>, String> {
+fn all(store: &dyn WritableStore, path: &str) -> Result<Vec<ReadingBits>, String> {
     scan(store.snapshot().as_ref(), &info(store, path)?, i64::MIN, i64::MAX)
 }
 

@@ -12,6 +12,7 @@ pub(super) struct MeasuredReadings {
 }
 
 impl MeasuredReadings {
+    /// The readings of a sensor in a range, in chunks.
     pub fn scan(
         &self,
         sensor: &SensorInfo,
