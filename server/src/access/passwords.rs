@@ -189,7 +189,7 @@ mod tests {
             (&format!("n1:{hash}\nn1:{hash}"), "line 2: user \"n1\" is listed twice"),
             (
                 "n1:$argon2id$v=19$m=4194304,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$1bPzWVP1SbzNFyPHzjX4N4tBJWJ1cMw4PQXXqXmTCFc",
-                "line 1: checking it would",
+                "line 1: checking it needs more",
             ),
         ] {
             let error = parse_password_file(text).unwrap_err();
