@@ -67,7 +67,6 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/security.md", "wholegrain auth user passwd`", "names the command"),
     ("docs/security.md", "wholegrain ca server`", "names the command"),
     ("docs/security.md", "wholegrain init`", "names the command"),
-    ("docs/security.md", "wholegrain up`", "names the command"),
     ("docs/units.md", "wholegrain config sensor set`", "names the command"),
     (
         "docs/virtual-sensors.md",
