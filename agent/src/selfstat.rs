@@ -61,12 +61,12 @@ const COUNTED: &[CounterSensor] = &[
     ("agent/batch_bytes", "By", true, |c| &c.batch_bytes, "Bytes of the batches encoded."),
     ("agent/acknowledged", "1", true, |c| &c.acknowledged, "Batches acknowledged by the server."),
     ("agent/dropped_batches", "1", true, |c| &c.dropped, "Batches given up because queue and spool were full."),
-    ("agent/refused_batches", "1", true, |c| &c.refused, "Batches given up because the server will never take them."),
-    ("agent/put_off", "1", true, |c| &c.put_off, "Refusals of batches that are kept and sent again."),
+    ("agent/refused_batches", "1", true, |c| &c.refused, "Batches that the server refused for good."),
+    ("agent/put_off", "1", true, |c| &c.put_off, "Batches refused for now and sent again."),
     ("agent/spooled", "1", true, |c| &c.spooled, "Batches written to the spool."),
     ("agent/reconnects", "1", true, |c| &c.reconnects, "Connections made after the first."),
     ("agent/marks", "1", true, |c| &c.marks, "Marks of jobs stored."),
-    ("agent/marks_dropped", "1", true, |c| &c.marks_dropped, "Marks of jobs dropped because they were too many."),
+    ("agent/marks_dropped", "1", true, |c| &c.marks_dropped, "Marks of jobs over the rate, dropped."),
     (
         "agent/marks_refused",
         "1",
@@ -76,21 +76,21 @@ const COUNTED: &[CounterSensor] = &[
     ),
     ("agent/queue_bytes", "By", false, |c| &c.queue_bytes, "Bytes that wait in memory, unsent or unacknowledged."),
     ("agent/spool_bytes", "By", false, |c| &c.spool_bytes, "Bytes that wait in the spool."),
-    ("agent/jobs", "1", false, |c| &c.jobs, "Jobs that run here."),
-    ("agent/jobs_waiting", "1", false, |c| &c.jobs_waiting, "Jobs not read as others take all that the bounds allow."),
+    ("agent/jobs", "1", false, |c| &c.jobs, "Running jobs."),
+    ("agent/jobs_waiting", "1", false, |c| &c.jobs_waiting, "Jobs not read because of the bounds."),
     (
         "agent/jobs_passed_over",
         "1",
         false,
         |c| &c.jobs_passed_over,
-        "Directories of jobs passed over as there are too many jobs.",
+        "Directories of jobs skipped because there are too many jobs.",
     ),
     (
         "agent/directories_passed_over",
         "1",
         false,
         |c| &c.directories_passed_over,
-        "Directories of users not looked at to the end as there are too many.",
+        "Directories of users not read completely because there are too many.",
     ),
     ("agent/job_sensors", "1", false, |c| &c.job_sensors, "Sensors of jobs."),
     ("agent/watches", "1", false, |c| &c.watches, "Inotify watches."),
@@ -107,9 +107,9 @@ impl Source for SelfSource {
         let mut sensors = vec![
             SensorDef::counter("agent/cpu", "s", "CPU time of the agent's process.").scaled(1e-9),
             SensorDef::gauge("agent/rss", "By", "Resident memory of the agent's process."),
-            SensorDef::gauge("agent/lag_max", "s", "The latest begin of a read since the sample before.").scaled(1e-9),
+            SensorDef::gauge("agent/lag_max", "s", "The longest lag of a read since the last sample.").scaled(1e-9),
             SensorDef::gauge("agent/job_descriptors", "1", "Files and counters that readers of jobs hold open."),
-            SensorDef::counter("agent/job_descriptors_refused", "1", "Files of jobs not opened as jobs hold too many."),
+            SensorDef::counter("agent/job_descriptors_refused", "1", "Files of jobs not opened because of the bounds."),
         ];
         sensors.extend(COUNTED.iter().map(|(name, unit, counter, _, description)| {
             if *counter {

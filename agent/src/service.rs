@@ -59,6 +59,6 @@ impl Default for ServiceNotifier {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!("cannot tell the service manager: {error}");
+        tracing::debug!("cannot notify the service manager: {error}");
     }
 }

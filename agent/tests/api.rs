@@ -85,7 +85,7 @@ fn wrong_questions() {
         let error = answer["error"].as_str().unwrap_or_default();
         assert!(is == status && error.contains(part), "{method} {target}: {is} {answer}");
     };
-    check("GET", "/v2/status", 404, "there is no /v2/status; there are GET /v1/status");
+    check("GET", "/v2/status", 404, "there is no /v2/status; the routes are GET /v1/status");
     check("DELETE", "/v1/status", 405, "DELETE is not answered");
     check("GET", "/v1/newest?pattern=%2B", 400, "MQTT's wildcards");
     check("GET", "/v1/average?window=10", 400, "window: \"10\" is not a length of time");

@@ -198,7 +198,7 @@ fn the_page_of_the_protocol_is_true() {
     assert!(played >= 33, "only {played} answers were found in the page");
     assert_eq!(
         peer.ask("forget x"),
-        "error \"x\" is no handle of this connection; `watch PATTERN…` gives one",
+        "error \"x\" is not a handle of this connection; `watch PATTERN…` gives one",
         "all was read"
     );
 }
@@ -210,21 +210,21 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
     for (request, part) in [
         ("begin? a//b", "empty level"),
         ("begin? a b c", "words after the time"),
-        ("begin? a soon", "is no time"),
-        ("begin?", "is no request"),
+        ("begin? a soon", "is not a time"),
+        ("begin?", "is not a request"),
         ("begin? ../x", "would point elsewhere"),
         ("begin? a+b", "'+' at byte 1"),
         ("begin? a\tb", "'\\t' at byte 1"),
         ("begin? a\u{7}", "at byte 1"),
-        ("value? x", "is no request"),
+        ("value? x", "is not a request"),
         ("value? x 1 \u{b5}m", "visible ASCII"),
         ("newest +", "error"),
-        ("newest", "is no request"),
+        ("newest", "is not a request"),
         ("watch /a//b", "error"),
         ("list 0 x", "is no place"),
-        ("get 99999999999999999999", "is no handle"),
-        ("get -1", "is no handle"),
-        ("\u{0}", "is no request"),
+        ("get 99999999999999999999", "is not a handle"),
+        ("get -1", "is not a handle"),
+        ("\u{0}", "is not a request"),
         ("job 4712", "no job \"4712\" of yours runs here"),
         ("job no-such", "no job \"no-such\" of yours runs here"),
     ] {
@@ -233,8 +233,8 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
     }
     let long = "x".repeat(129);
     peer.check(&format!("begin? {long}"), "error a name of 129 bytes; at most 128 are allowed");
-    peer.check(&format!("watch {}", "a ".repeat(33)), "error 33 patterns; 32 are the most");
-    peer.check(&format!("newest {}", "a".repeat(513)), "error a pattern of 513 bytes; 512 are the most");
+    peer.check(&format!("watch {}", "a ".repeat(33)), "error 33 patterns; at most 32 are allowed");
+    peer.check(&format!("newest {}", "a".repeat(513)), "error a pattern of 513 bytes; at most 512 are allowed");
     peer.say("\n  \r\n");
     peer.check("  hello  \r", "wholegrain 1 n1 /lab/n1");
     peer.0.get_mut().write_all(b"\xff\xfe\n").unwrap();
@@ -246,7 +246,7 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
         peer.check("watch **", &format!("watch {handle} 4 0"));
         (0..4).for_each(|_| drop(peer.line()));
     }
-    peer.check("watch **", "error 16 handles are the most");
+    peer.check("watch **", "error a connection has at most 16 handles");
     peer.say(&format!("hello{}", " ".repeat(LINE_BYTES_MAX)));
     assert_eq!(peer.line(), "error a request of over 4096 bytes; the connection is closed");
     let mut rest = Vec::new();
@@ -293,15 +293,11 @@ fn who_may_what() {
     outside.check("begin? x", "ok ");
     // A process that has gone meanwhile: of a user with one job, of one with none, of one with two.
     node.connect(1000, 14).check("begin? x", "ok ");
-    node.connect(1002, 14).check(
-        "begin? x",
-        "error process 14 had ended before it was seen which job it is of, and its user has none here",
-    );
+    node.connect(1002, 14)
+        .check("begin? x", "error process 14 had ended before its job was found, and its user has none here");
     node.jobs(&[("4711", 1000), ("4712", 1001), ("4714", 1001)]);
-    node.connect(1001, 14).check(
-        "begin? x",
-        "error process 14 had ended before it was seen which job it is of, and its user has more than one",
-    );
+    node.connect(1001, 14)
+        .check("begin? x", "error process 14 had ended before its job was found, and its user has more than one");
     let mut inside = node.connect(0, 11);
     wait_until("the end of what the process that has gone began", || node.depths("x").last() == Some(&1));
     inside.check("begin? x", "ok ");

@@ -129,7 +129,7 @@ fn what_cannot_start_ends_with_1() {
     let file = config(dir.path(), "");
     fs::write(dir.path().join("agent.sock"), "not a socket").unwrap();
     let (code, _, error) = run(&["--config", &file]);
-    assert!(code == Some(1) && error.contains("is there and is no socket"), "{error}");
+    assert!(code == Some(1) && error.contains("exists and is not a socket"), "{error}");
     assert_eq!(
         fs::read_to_string(dir.path().join("agent.sock")).unwrap(),
         "not a socket",

@@ -17,6 +17,22 @@ use wholegrain_testkit::checkout::root;
 /// Without layers, only cycles are refused.
 const ENFORCED: &[(&str, &[&[&str]])] = &[
     (
+        "agent",
+        &[
+            &["batch", "heap", "identity", "log", "rate_limit", "rediscovery", "refusal", "service", "sync", "waker"],
+            &["counters", "engine"],
+            &["cache", "registry", "selfstat", "status"],
+            &["readings", "reconcile"],
+            &["jobs"],
+            &["config"],
+            &["send_queue"],
+            &["encoder", "sender"],
+            &["manager"],
+            &["api"],
+            &["agent", "check", "once"],
+        ],
+    ),
+    (
         "sources",
         &[
             &["descriptors", "reader", "scan"],

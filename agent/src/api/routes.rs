@@ -86,7 +86,7 @@ fn admit(service: &ApiService, caller: &ApiCaller, request: &HttpRequest) -> Res
 fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Result<Vec<u8>, HttpFailure> {
     let context = &*service.context;
     let order = |command: ManagerCommand| {
-        tracing::info!("{command:?}, asked by {}", who.name);
+        tracing::info!("{command:?}, requested by {}", who.name);
         Ok(view::bytes(&service.manager_handle.execute(command)?))
     };
     let path = request.path.trim_end_matches('/');
@@ -105,7 +105,7 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
             "/v1/jobs" => Ok(jobs::list(&context.jobs.get(), who)),
             "/v1/rules" => Ok(jobs::rules(&context.jobs.get(), who)),
             _ if path.starts_with("/v1/jobs/") => jobs::one(&context.jobs.get(), who, &path["/v1/jobs/".len()..]),
-            _ => Err(HttpFailure(404, format!("there is no {path}; there are {KNOWN}"))),
+            _ => Err(HttpFailure(404, format!("there is no {path}; the routes are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
             "log" => order(log_order(request)?),
@@ -113,18 +113,18 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
             "rules" => jobs::add(service, who, request),
             rest => order(
                 named_order(rest, request)
-                    .ok_or_else(|| HttpFailure(404, format!("there is no {path}; there are {KNOWN}")))??,
+                    .ok_or_else(|| HttpFailure(404, format!("there is no {path}; the routes are {KNOWN}")))??,
             ),
         },
         "DELETE" if path.starts_with("/v1/rules/") => jobs::remove(service, who, &path["/v1/rules/".len()..]),
-        method => Err(HttpFailure(405, format!("{method} is not answered; there are {KNOWN}"))),
+        method => Err(HttpFailure(405, format!("{method} is not supported; the routes are {KNOWN}"))),
     }
 }
 
 fn log_order(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
     let text = request.value("level").unwrap_or_default();
     let level = text.parse::<LogLevel>().map_err(|_| {
-        HttpFailure(400, format!("level: {text:?} is none; add ?level= and error, warn, info, debug or trace"))
+        HttpFailure(400, format!("level: {text:?} is not a level; add ?level= and error, warn, info, debug or trace"))
     })?;
     let within = request.value("for").map(Interval::parse).transpose();
     Ok(ManagerCommand::Log(level, within.map_err(|error| HttpFailure(400, format!("for: {error}")))?))

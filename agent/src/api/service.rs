@@ -60,7 +60,7 @@ impl ApiService {
     /// Counts and logs a refused connection.
     pub fn refused(&self, whose: &dyn std::fmt::Display) {
         self.context.counters.api_refused.fetch_add(1, Ordering::Relaxed);
-        self.forbidden("connections", &format!("a connection of {whose}"), "all places are taken; see api_refused");
+        self.forbidden("connections", &format!("a connection of {whose}"), "all permits are taken; see api_refused");
     }
 
     /// Logs a refusal, rate-limited, with the number of those that were not logged.

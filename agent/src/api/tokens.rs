@@ -76,12 +76,10 @@ impl TokenError {
     /// The message for the caller.
     pub fn why(self) -> &'static str {
         match self {
-            TokenError::Unknown => "this token is none of this agent's",
-            TokenError::Expired => "this token is over; ask the administrator for another",
+            TokenError::Unknown => "this agent does not know this token",
+            TokenError::Expired => "this token has expired; ask the administrator for another",
             TokenError::Revoked => "this token was revoked; ask the administrator for another",
-            TokenError::Agent => {
-                "a token with the role agent is for sending readings to the server; here it may nothing"
-            }
+            TokenError::Agent => "a token with the role agent sends readings to the server; it has no rights here",
         }
     }
 }
@@ -165,7 +163,7 @@ impl TokenFile {
                 tracing::info!("tokens_file: {shown} has changed; {} tokens", known.len());
                 inner.1 = known;
             }
-            Err(why) => tracing::error!("tokens_file: {shown}: {why}; those read before still count"),
+            Err(why) => tracing::error!("tokens_file: {shown}: {why}; the tokens read before stay valid"),
         }
     }
 }

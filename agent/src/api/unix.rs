@@ -95,7 +95,7 @@ fn listen(path: &Path, kind: SocketKind) -> anyhow::Result<UnixListener> {
     let (setting, shown) = (kind.setting(), path.display());
     if let Ok(metadata) = fs::symlink_metadata(path) {
         if !metadata.file_type().is_socket() {
-            bail!("{setting}: {shown} is there and is no socket; remove it or configure another path");
+            bail!("{setting}: {shown} exists and is not a socket; remove it or configure another path");
         }
         if UnixStream::connect(path).is_ok() {
             bail!("{setting}: another agent listens on {shown}; stop it or configure another path");

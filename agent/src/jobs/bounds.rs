@@ -60,7 +60,7 @@ impl JobBounds {
             ("watches", self.watches),
         ];
         match keys.iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => Err(section.error(key, format!("{key} is 0; 1 is the least"))),
+            Some((key, _)) => Err(section.error(key, format!("{key} is 0; use 1 or more"))),
             None => Ok(self),
         }
     }

@@ -64,8 +64,7 @@ pub fn refusal(pattern: &Pattern, who: &CallerIdentity, context: &ApiContext) ->
     let readable = ReadScope::of(who, &context.jobs.get());
     let is_readable =
         matches!(readable, ReadScope::Everything) || below(text, context).is_some_and(|name| readable.has(name));
-    (!is_readable)
-        .then(|| format!("{text} is no sensor of a running job of yours; those are all that you may read here"))
+    (!is_readable).then(|| format!("{text} is not a sensor of a running job of yours; you may read only those"))
 }
 
 /// The sensors that patterns select among the readable ones, ordered by path; an empty list selects all.

@@ -147,7 +147,7 @@ impl LineSession {
             ("end", [name, time @ ..]) => return self.mark(name, MarkKind::End, time, context, now).map(Some),
             ("value", [name, number, rest @ ..]) => {
                 let value: f64 =
-                    number.parse().map_err(|_| format!("{number:?} is no number; write one such as 1e-9"))?;
+                    number.parse().map_err(|_| format!("{number:?} is not a number; write one such as 1e-9"))?;
                 let (unit, time) = match rest {
                     [] => (None, rest),
                     [unit, time @ ..] => (Some(*unit).filter(|unit| *unit != "-"), time),
@@ -161,7 +161,7 @@ impl LineSession {
             }
             ("list", [handle, from @ ..]) if from.len() <= 1 => {
                 let from = match from {
-                    [from] => from.parse().map_err(|_| format!("{from:?} is no place; write a number"))?,
+                    [from] => from.parse().map_err(|_| format!("{from:?} is not an index; write a number"))?,
                     _ => 0,
                 };
                 let (handle, watch) = watch(&mut self.watches, handle)?;
@@ -203,7 +203,7 @@ impl LineSession {
             _ => {
                 let verb: String = verb.chars().take(64).collect();
                 return Err(RequestStop::Because(format!(
-                    "{verb:?} with {} words after it is no request; there are {KNOWN}",
+                    "{verb:?} with {} words after it is not a request; requests are {KNOWN}",
                     words.len()
                 )));
             }
@@ -217,9 +217,7 @@ impl LineSession {
             return Ok(());
         }
         out.truncate(begin);
-        Err(RequestStop::Because(
-            "no sensor of a running job of yours matches; those are all that you may read here".into(),
-        ))
+        Err(RequestStop::Because("no sensor of a running job of yours matches; you may read only those".into()))
     }
 
     fn mark(
@@ -232,7 +230,7 @@ impl LineSession {
     ) -> Result<i64, RequestStop> {
         let time = match time {
             [] => None,
-            [time] => Some(time.parse().map_err(|_| format!("{time:?} is no time; write ns since the Unix epoch"))?),
+            [time] => Some(time.parse().map_err(|_| format!("{time:?} is not a time; write ns since the Unix epoch"))?),
             _ => return Err(RequestStop::Because("words after the time; a name has no spaces in it".into())),
         };
         let marks = self.job(context, now)?.1.clone();
@@ -307,7 +305,7 @@ impl LineSession {
             // The process has ended. If its user has only one job here, it was that one.
             Err(error) if error.kind() == ErrorKind::NotFound => return self.only_job(context, pid),
             Err(error) => {
-                return Err(format!("cannot see which job process {pid} is of ({error}); name it with `job ID`"));
+                return Err(format!("cannot find the job of process {pid} ({error}); name it with `job ID`"));
             }
         };
         let Some(job) = at.job(&context.jobs.get(), context.marks.roots()) else {
@@ -329,7 +327,7 @@ impl LineSession {
         match (own.next(), own.next()) {
             (Some(job), None) => Ok(job.clone()),
             (one, _) => Err(format!(
-                "process {pid} had ended before it was seen which job it is of, and its user has {} here; ask for an \
+                "process {pid} had ended before its job was found, and its user has {} here; ask for an \
                  answer, as with `begin? NAME`, so that it waits",
                 if one.is_some() { "more than one" } else { "none" }
             )),
@@ -375,7 +373,7 @@ impl LineSession {
     ) -> Result<Vec<Pattern>, RequestStop> {
         if words.len() > PATTERNS_MAX {
             return Err(RequestStop::Because(format!(
-                "{} patterns; {PATTERNS_MAX} are the most of one request",
+                "{} patterns; at most {PATTERNS_MAX} are allowed in one request",
                 words.len()
             )));
         }
@@ -383,7 +381,7 @@ impl LineSession {
         for word in words {
             if word.len() > PATTERN_BYTES_MAX {
                 return Err(RequestStop::Because(format!(
-                    "a pattern of {} bytes; {PATTERN_BYTES_MAX} are the most",
+                    "a pattern of {} bytes; at most {PATTERN_BYTES_MAX} are allowed",
                     word.len()
                 )));
             }
@@ -411,9 +409,7 @@ impl LineSession {
     ) -> Result<(), RequestStop> {
         let patterns = self.patterns(words, context, now)?;
         let Some(handle) = self.watches.iter().position(Option::is_none) else {
-            return Err(RequestStop::Because(format!(
-                "{HANDLES_MAX} handles are the most of one connection; forget one"
-            )));
+            return Err(RequestStop::Because(format!("a connection has at most {HANDLES_MAX} handles; forget one")));
         };
         let mut watch = Box::new(SensorWatch::new(patterns, &self.who, context));
         watch.list(handle, 0, &self.who, context, out);
@@ -442,6 +438,6 @@ fn watch<'a>(
     let handle = text.parse().unwrap_or(usize::MAX);
     match watches.get_mut(handle) {
         Some(Some(watch)) => Ok((handle, watch)),
-        _ => Err(format!("{text:?} is no handle of this connection; `watch PATTERN…` gives one")),
+        _ => Err(format!("{text:?} is not a handle of this connection; `watch PATTERN…` gives one")),
     }
 }

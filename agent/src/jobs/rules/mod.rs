@@ -121,7 +121,7 @@ impl Rules {
                 return Err(JobsRefusal::Limit {
                     limit: "changes_per_minute",
                     value: self.table.limits.changes_per_minute.to_string(),
-                    why: "too many orders within a minute; wait for the next one".into(),
+                    why: "too many commands within a minute; wait for the next one".into(),
                 });
             }
             _ => {}

@@ -64,7 +64,7 @@ impl JobPattern {
             Err(JobsRefusal::Invalid(format!("jobs: {:?} {why}", text.chars().take(80).collect::<String>())))
         };
         if text.is_empty() {
-            return refuse("is no job; write its id, or `*` for every job");
+            return refuse("is not a job; write its id, or `*` for every job");
         }
         if text.len() > JOB_PATTERN_BYTES_MAX {
             return refuse("is longer than 256 bytes");

@@ -97,7 +97,7 @@ impl RuleFile {
         let shown = self.path.display();
         match fs::rename(&self.path, &aside) {
             Ok(()) => format!(
-                "{shown} is damaged ({why}); rules that people made are lost, the file is kept as {}",
+                "{shown} is damaged ({why}); rules that people added are lost, the file is kept as {}",
                 aside.display()
             ),
             Err(error) => format!("{shown} is damaged ({why}), and cannot be renamed: {error}"),
@@ -138,10 +138,10 @@ fn read(path: &Path) -> Result<Option<RuleFileContent>, String> {
     }
     let stored: RuleFileContent = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if stored.version != VERSION {
-        return Err(format!("its version is {}; {VERSION} is known", stored.version));
+        return Err(format!("its version is {}; this agent reads version {VERSION}", stored.version));
     }
     if stored.rules.len() > RULES_MAX {
-        return Err(format!("it has {} rules; {RULES_MAX} are the most", stored.rules.len()));
+        return Err(format!("it has {} rules; at most {RULES_MAX} are allowed", stored.rules.len()));
     }
     Ok(Some(stored))
 }
@@ -165,7 +165,7 @@ impl StoredRule {
 
     fn check(self) -> Result<Rule, String> {
         if self.id <= RULES_MAX as u64 || self.id == u64::MAX {
-            return Err("its number is none that is given to people's rules".into());
+            return Err("its number is not one of an added rule".into());
         }
         let spec = RuleSpec::read(&self.rule).map_err(|refusal| refusal.to_string())?;
         let owner = self.owner.map(|StoredOwner { uid, user, only }| RuleOwner { uid, user, only });

@@ -115,7 +115,7 @@ impl TrackerConfig {
         }
         for (index, pattern) in raw.patterns.iter().enumerate() {
             if pattern.name.is_empty() || pattern.name.len() > 64 || pattern.name.contains(char::is_whitespace) {
-                let text = format!("pattern {}: its name is to be one word of 1 to 64 bytes", index + 1);
+                let text = format!("pattern {}: its name must be one word of 1 to 64 bytes", index + 1);
                 return Err(section.error("pattern", text));
             }
             if let Err(message) = JobPathPattern::new(pattern) {
@@ -124,11 +124,11 @@ impl TrackerConfig {
         }
         for (key, names) in [("pbs_prefixes", &raw.pbs_prefixes), ("slurm_slices", &raw.slurm_slices)] {
             if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('/')) {
-                return Err(section.error(key, format!("{name:?} is no name of a directory")));
+                return Err(section.error(key, format!("{name:?} is not the name of a directory")));
             }
         }
         if let Some(name) = raw.slurm_slices.iter().find(|name| !name.ends_with(".slice")) {
-            return Err(section.error("slurm_slices", format!("{name:?} is no slice; its name ends with `.slice`")));
+            return Err(section.error("slurm_slices", format!("{name:?} is not a slice; its name ends with `.slice`")));
         }
         let optional = |path: PathBuf| (!path.as_os_str().is_empty()).then(|| dir.join(path));
         Ok(Self {

@@ -157,7 +157,7 @@ impl HooksDir {
         let entries = match std::fs::metadata(&self.dir).and_then(|meta| Ok((meta, std::fs::read_dir(&self.dir)?))) {
             Ok((meta, _)) if !is_trusted(&meta) => {
                 report(format!(
-                    "{}: not read, as others than root and the agent's user can write there; chmod go-w it",
+                    "{}: not read because users other than root and the agent's can write to it; run chmod go-w",
                     self.dir.display()
                 ));
                 return hooks;
@@ -194,14 +194,15 @@ impl HooksDir {
             return Ok(None);
         }
         if !meta.is_file() || !is_trusted(&meta) {
-            return Err("refused: only a file that belongs to root or to the agent's user, and that no other can write, is believed"
-                .to_owned());
+            return Err(
+                "refused: only a file of root or of the agent's user that no other user can write counts".to_owned()
+            );
         }
         if meta.len() > HOOK_BYTES_MAX {
             return Err(format!("refused: it has {} bytes, at most {HOOK_BYTES_MAX} are allowed", meta.len()));
         }
         if self.known.len() >= HOOKS_MAX && !self.known.contains_key(name) {
-            return Err(format!("not read, as there are {HOOKS_MAX} others"));
+            return Err(format!("not read because {HOOKS_MAX} others wait"));
         }
         let mut bytes = Vec::new();
         file.take(HOOK_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;

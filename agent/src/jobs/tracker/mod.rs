@@ -91,9 +91,8 @@ impl Tracker {
             stamp.is_ok_and(|stamp| stamp.inode == *inode && !(stamp.is_birth && stamp.created > seen))
         });
         let job_table = Arc::new(job_table);
-        let own_waker = Arc::new(Waker::new().context("cannot make the tracker's bell")?);
-        let names =
-            UserNames::start(own_waker.clone()).context("cannot start the thread that asks for users' names")?;
+        let own_waker = Arc::new(Waker::new().context("cannot make the tracker's waker")?);
+        let names = UserNames::start(own_waker.clone()).context("cannot start the thread that looks up users")?;
         let (outlet, events) = EventSender::new(waker);
         let orders: Arc<Mutex<TrackerCommands>> = Arc::default();
         let counts: Arc<TrackerCounts> = Arc::default();

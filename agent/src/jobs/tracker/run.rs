@@ -247,9 +247,7 @@ impl TrackerThread {
             Ok(more) => more,
             Err(error) => {
                 self.own.watches = None;
-                self.report(format!(
-                    "cannot read what inotify tells: {error}; jobs are found by the rescan until it can be"
-                ));
+                self.report(format!("cannot read events of inotify: {error}; until then the rescan finds jobs"));
                 return false;
             }
         };
@@ -304,7 +302,7 @@ impl TrackerThread {
         while let Some((dir, above)) = stack.pop() {
             if scan.visited.len() >= DIRS_MAX {
                 scan.blind.push(DirId::new(dir.hierarchy, ""));
-                self.report(format!("more than {DIRS_MAX} directories may have jobs below; the rest is not looked at"));
+                self.report(format!("more than {DIRS_MAX} directories may have jobs below; the rest is not read"));
                 return;
             }
             let path = self.core.path(&dir);
@@ -398,7 +396,7 @@ impl TrackerThread {
         scan.blind.push(dir.clone());
         // One line for each kind of problem: there can be a thousand such directories.
         if self.own.log_limiter.is_new(format!("blind {:?}", error.raw_os_error())) {
-            tracing::warn!("cannot look for jobs in {} and perhaps others: {error}", path.display());
+            tracing::warn!("cannot find jobs in {} and perhaps others: {error}", path.display());
         }
     }
 

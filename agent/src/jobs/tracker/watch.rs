@@ -1,30 +1,28 @@
-//! What the kernel tells of directories that come and go (inotify(7)).
+//! Events of created and removed directories and of changed files (inotify(7)).
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::CString;
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 
 use super::live::{DirId, JobKey};
 
-/// How much is read at once, in bytes.
+/// The bytes of one read.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// The bytes of an event before its name.
-const EVENT_BYTES: usize = size_of::<libc::inotify_event>();
 
-/// Directories: what comes, what goes.
-const DIR_MASK: u32 = libc::IN_CREATE
-    | libc::IN_DELETE
-    | libc::IN_MOVED_FROM
-    | libc::IN_MOVED_TO
-    | libc::IN_ONLYDIR
-    | libc::IN_DONT_FOLLOW
-    | libc::IN_EXCL_UNLINK;
-/// Directories of files that are written.
-const FILES_MASK: u32 =
-    libc::IN_CLOSE_WRITE | libc::IN_MOVED_TO | libc::IN_MOVED_FROM | libc::IN_DELETE | libc::IN_ONLYDIR;
+/// The events of directories in the cgroup tree.
+const DIR_MASK: WatchMask = WatchMask::CREATE
+    .union(WatchMask::DELETE)
+    .union(WatchMask::MOVE)
+    .union(WatchMask::ONLYDIR)
+    .union(WatchMask::DONT_FOLLOW)
+    .union(WatchMask::EXCL_UNLINK);
+/// The events of directories whose files are written.
+const FILES_MASK: WatchMask =
+    WatchMask::CLOSE_WRITE.union(WatchMask::MOVE).union(WatchMask::DELETE).union(WatchMask::ONLYDIR);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchTarget {
@@ -40,185 +38,167 @@ pub enum WatchTarget {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// A directory is there.
     Created(DirId),
-    /// It is not there any more.
     Removed(DirId),
-    /// Processes have come into a job, or its last one is gone.
+    /// The first process has entered a job, or the last one has left it.
     Events(JobKey),
     Hooks,
     /// Files about GPUs have changed.
     Gpus,
-    /// The kernel had more to tell than it keeps.
+    /// The kernel's queue was full, and events are lost.
     Overflow,
 }
 
 /// All watches of one inotify instance.
 pub struct InotifyWatches {
-    fd: OwnedFd,
-    by_wd: HashMap<i32, WatchTarget>,
-    by_what: BTreeMap<WatchTarget, i32>,
+    inotify: Inotify,
+    by_descriptor: HashMap<WatchDescriptor, WatchTarget>,
+    by_target: BTreeMap<WatchTarget, WatchDescriptor>,
     buffer: Box<[u8]>,
-    most: usize,
+    watches_max: usize,
 }
 
 impl InotifyWatches {
-    /// An instance without watches, of which there will be at most `most`.
-    pub fn new(most: usize) -> io::Result<Self> {
-        // SAFETY: takes flags only; the descriptor is this one's own.
-        let fd = unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, and nobody else has it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    /// An instance for at most `watches_max` watches.
+    pub fn new(watches_max: usize) -> io::Result<Self> {
         Ok(Self {
-            fd,
-            by_wd: HashMap::new(),
-            by_what: BTreeMap::new(),
+            inotify: Inotify::init()?,
+            by_descriptor: HashMap::new(),
+            by_target: BTreeMap::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            most,
+            watches_max,
         })
     }
 
-    /// Readable when something has happened.
+    /// A file descriptor that is readable when an event waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.inotify.as_fd()
     }
 
-    /// Whether something is watched.
-    pub fn has(&self, what: &WatchTarget) -> bool {
-        self.by_what.contains_key(what)
+    pub fn has(&self, target: &WatchTarget) -> bool {
+        self.by_target.contains_key(target)
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
-        self.by_what.len()
+        self.by_target.len()
     }
 
-    /// Watches something, unless it is watched already; with `again` the path may be another file than it was. One too many is the error
+    /// Adds a watch unless there is one; with `again` the path may be another file than before. Beyond the bound the error is
     /// [`io::ErrorKind::QuotaExceeded`].
-    pub fn add(&mut self, what: WatchTarget, path: &Path, again: bool) -> io::Result<()> {
-        if !again && self.by_what.contains_key(&what) {
+    pub fn add(&mut self, target: WatchTarget, path: &Path, again: bool) -> io::Result<()> {
+        if !again && self.by_target.contains_key(&target) {
             return Ok(());
         }
-        if self.by_what.len() >= self.most && !self.by_what.contains_key(&what) {
+        if self.by_target.len() >= self.watches_max && !self.by_target.contains_key(&target) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let mask = match what {
+        let mask = match target {
             WatchTarget::Dir(_) => DIR_MASK,
-            WatchTarget::Events(_) => libc::IN_MODIFY,
+            WatchTarget::Events(_) => WatchMask::MODIFY,
             WatchTarget::Hooks | WatchTarget::Gpus => FILES_MASK,
         };
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the descriptor is open and the name ends with a zero.
-        let wd = unsafe { libc::inotify_add_watch(self.fd.as_raw_fd(), name.as_ptr(), mask) };
-        if wd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        match self.by_what.insert(what.clone(), wd) {
-            Some(old) if old != wd => self.drop_wd(old),
+        let descriptor = self.inotify.watches().add(path, mask)?;
+        match self.by_target.insert(target.clone(), descriptor.clone()) {
+            Some(old) if old != descriptor => self.end(old),
             _ => {}
         }
-        if let Some(other) = self.by_wd.insert(wd, what.clone()).filter(|other| *other != what) {
-            self.by_what.remove(&other);
+        if let Some(other) = self.by_descriptor.insert(descriptor, target.clone()).filter(|other| *other != target) {
+            self.by_target.remove(&other);
         }
         Ok(())
     }
 
-    pub fn remove(&mut self, what: &WatchTarget) {
-        if let Some(wd) = self.by_what.remove(what) {
-            self.drop_wd(wd);
+    pub fn remove(&mut self, target: &WatchTarget) {
+        if let Some(descriptor) = self.by_target.remove(target) {
+            self.end(descriptor);
         }
     }
 
-    /// Ends the watches of a directory and of all below it.
+    /// Removes the watches of a directory and of all below it.
     pub fn remove_within(&mut self, dir: &DirId) {
-        let range = self.by_what.range(WatchTarget::Dir(dir.clone())..);
+        let range = self.by_target.range(WatchTarget::Dir(dir.clone())..);
         let within: Vec<WatchTarget> = range
-            .map(|(what, _)| what)
-            .take_while(|what| {
-                matches!(what, WatchTarget::Dir(other) if other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path))
+            .map(|(target, _)| target)
+            .take_while(|target| {
+                matches!(target, WatchTarget::Dir(other) if other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path))
             })
-            .filter(|what| matches!(what, WatchTarget::Dir(other) if other.is_within(dir)))
+            .filter(|target| matches!(target, WatchTarget::Dir(other) if other.is_within(dir)))
             .cloned()
             .collect();
-        within.iter().for_each(|what| self.remove(what));
+        within.iter().for_each(|target| self.remove(target));
     }
 
-    /// Ends the watches that `keep` does not want.
+    /// Removes the watches for which `keep` is false.
     pub fn retain(&mut self, keep: impl Fn(&WatchTarget) -> bool) {
-        let lost: Vec<WatchTarget> = self.by_what.keys().filter(|what| !keep(what)).cloned().collect();
-        lost.iter().for_each(|what| self.remove(what));
-        self.by_wd.shrink_to(self.by_wd.len() * 2);
+        let removed: Vec<WatchTarget> = self.by_target.keys().filter(|target| !keep(target)).cloned().collect();
+        removed.iter().for_each(|target| self.remove(target));
+        self.by_descriptor.shrink_to(self.by_descriptor.len() * 2);
     }
 
-    fn drop_wd(&mut self, wd: i32) {
-        self.by_wd.remove(&wd);
-        // SAFETY: a number; one that the kernel has dropped already is refused by it.
-        unsafe { libc::inotify_rm_watch(self.fd.as_raw_fd(), wd) };
+    fn end(&mut self, descriptor: WatchDescriptor) {
+        self.by_descriptor.remove(&descriptor);
+        // Fails if the kernel has removed the watch already.
+        let _ = self.inotify.watches().remove(descriptor);
     }
 
-    /// Takes what has happened, at most a buffer of it; says whether there can be more.
-    pub fn read(&mut self, seen: &mut Vec<WatchEvent>) -> io::Result<bool> {
-        // SAFETY: the buffer is writable for its length.
-        let length = unsafe { libc::read(self.fd.as_raw_fd(), self.buffer.as_mut_ptr().cast(), self.buffer.len()) };
-        if length < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
+    /// Reads one buffer of events. Whether there may be more.
+    pub fn read(&mut self, events: &mut Vec<WatchEvent>) -> io::Result<bool> {
+        let mut any = false;
+        match self.inotify.read_events(&mut self.buffer) {
+            Ok(read) => {
+                for event in read {
+                    any = true;
+                    let (by_descriptor, by_target) = (&mut self.by_descriptor, &mut self.by_target);
+                    take_event(&event.wd, event.mask, event.name, by_descriptor, by_target, events);
+                }
+                Ok(any)
+            }
+            Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(false),
                 _ => Err(error),
-            };
-        }
-        let buffer = std::mem::take(&mut self.buffer);
-        self.take_events(&buffer[..length as usize], seen);
-        self.buffer = buffer;
-        Ok(length > 0)
-    }
-
-    fn take_events(&mut self, mut bytes: &[u8], seen: &mut Vec<WatchEvent>) {
-        while bytes.len() >= EVENT_BYTES {
-            // SAFETY: enough bytes, and any of them make an event; they need not be aligned.
-            let event: libc::inotify_event = unsafe { bytes.as_ptr().cast::<libc::inotify_event>().read_unaligned() };
-            let end = (EVENT_BYTES + event.len as usize).min(bytes.len());
-            let name = bytes[EVENT_BYTES..end].split(|byte| *byte == 0).next().unwrap_or_default();
-            self.take_event(&event, name, seen);
-            bytes = &bytes[end..];
+            },
         }
     }
+}
 
-    fn take_event(&mut self, event: &libc::inotify_event, name: &[u8], seen: &mut Vec<WatchEvent>) {
-        if event.mask & libc::IN_Q_OVERFLOW != 0 {
-            seen.push(WatchEvent::Overflow);
-            return;
+fn take_event(
+    descriptor: &WatchDescriptor,
+    mask: EventMask,
+    name: Option<&OsStr>,
+    by_descriptor: &mut HashMap<WatchDescriptor, WatchTarget>,
+    by_target: &mut BTreeMap<WatchTarget, WatchDescriptor>,
+    events: &mut Vec<WatchEvent>,
+) {
+    if mask.contains(EventMask::Q_OVERFLOW) {
+        events.push(WatchEvent::Overflow);
+        return;
+    }
+    if mask.contains(EventMask::IGNORED) {
+        if let Some(target) = by_descriptor.remove(descriptor)
+            && by_target.get(&target) == Some(descriptor)
+        {
+            by_target.remove(&target);
         }
-        if event.mask & libc::IN_IGNORED != 0 {
-            if let Some(what) = self.by_wd.remove(&event.wd)
-                && self.by_what.get(&what) == Some(&event.wd)
-            {
-                self.by_what.remove(&what);
+        return;
+    }
+    let Some(target) = by_descriptor.get(descriptor) else { return };
+    let event = match target {
+        WatchTarget::Dir(dir) => {
+            let Some(name) = name.and_then(OsStr::to_str) else { return };
+            if !mask.contains(EventMask::ISDIR) || name.is_empty() {
+                return;
             }
-            return;
-        }
-        let Some(what) = self.by_wd.get(&event.wd) else { return };
-        let what = match what {
-            WatchTarget::Dir(dir) => {
-                let Ok(name) = std::str::from_utf8(name) else { return };
-                if event.mask & libc::IN_ISDIR == 0 || name.is_empty() {
-                    return;
-                }
-                match event.mask & (libc::IN_CREATE | libc::IN_MOVED_TO) {
-                    0 => WatchEvent::Removed(dir.child(name)),
-                    _ => WatchEvent::Created(dir.child(name)),
-                }
+            match mask.intersects(EventMask::CREATE | EventMask::MOVED_TO) {
+                true => WatchEvent::Created(dir.child(name)),
+                false => WatchEvent::Removed(dir.child(name)),
             }
-            WatchTarget::Events(key) => WatchEvent::Events(key.clone()),
-            WatchTarget::Hooks => WatchEvent::Hooks,
-            WatchTarget::Gpus => WatchEvent::Gpus,
-        };
-        if seen.last() != Some(&what) {
-            seen.push(what);
         }
+        WatchTarget::Events(key) => WatchEvent::Events(key.clone()),
+        WatchTarget::Hooks => WatchEvent::Hooks,
+        WatchTarget::Gpus => WatchEvent::Gpus,
+    };
+    if events.last() != Some(&event) {
+        events.push(event);
     }
 }
 
@@ -255,7 +235,7 @@ mod tests {
         assert_eq!(watches.count(), 2);
         std::fs::remove_dir(dir.path().join("a")).unwrap();
         assert_eq!(all(&mut watches), [WatchEvent::Removed(root.child("a"))]);
-        assert_eq!((watches.count(), watches.by_wd.len()), (1, 1));
+        assert_eq!((watches.count(), watches.by_descriptor.len()), (1, 1));
     }
 
     #[test]
@@ -273,8 +253,8 @@ mod tests {
         all(&mut watches);
         std::fs::create_dir(path.join("x")).unwrap();
         assert_eq!(all(&mut watches), [WatchEvent::Created(DirId::new(0, "a/x"))]);
-        assert_eq!((watches.count(), watches.by_wd.len()), (1, 1));
+        assert_eq!((watches.count(), watches.by_descriptor.len()), (1, 1));
         watches.remove_within(&DirId::new(0, "a"));
-        assert_eq!((watches.count(), watches.by_wd.len()), (0, 0));
+        assert_eq!((watches.count(), watches.by_descriptor.len()), (0, 0));
     }
 }

@@ -39,7 +39,7 @@ impl JobPathPattern {
         let bare = Regex::new(&raw.path).map_err(|error| explain(&raw.path, &error))?;
         let names: Vec<&str> = bare.capture_names().flatten().collect();
         if !names.contains(&"job") {
-            return Err("path has no capture `job`; write (?<job>…) around what is the job's id".to_owned());
+            return Err("path has no capture `job`; write (?<job>…) around the job's id".to_owned());
         }
         if let Some(name) = names.iter().find(|name| !CAPTURES.contains(name)) {
             return Err(wholegrain_model::config::unknown("capture", name, CAPTURES));
@@ -140,5 +140,5 @@ fn explain(path: &str, error: &regex_lite::Error) -> String {
     let is_good = |end: usize| (0..8).any(|open| Regex::new(&format!("{}{}", &path[..end], ")".repeat(open))).is_ok());
     let good = (0..path.len()).rev().find(|end| path.is_char_boundary(*end) && is_good(*end)).unwrap_or(0);
     let rest: String = path[good..].chars().take(20).collect();
-    format!("path goes wrong at character {}, `{rest}`: {error}", path[..good].chars().count() + 1)
+    format!("path is invalid from character {}, `{rest}`: {error}", path[..good].chars().count() + 1)
 }

@@ -265,10 +265,10 @@ fn bad_patterns_are_explained() {
         ("a/b", "no capture `job`"),
         ("a/(?<jbo>x)", "no capture `job`"),
         ("a/(?<job>x)(?<usr>y)", "unknown capture `usr`; did you mean `user`?"),
-        ("a/(?<job>[z-a])", "goes wrong at character 10, `[z-a])`"),
-        ("a/(?<job>x", "goes wrong at character 10"),
-        ("a)(?<job>x)", "goes wrong at character 2, `)(?<job>x)`"),
-        ("ä/*/(?<job>**)", "goes wrong at character"),
+        ("a/(?<job>[z-a])", "is invalid from character 10, `[z-a])`"),
+        ("a/(?<job>x", "is invalid from character 10"),
+        ("a)(?<job>x)", "is invalid from character 2, `)(?<job>x)`"),
+        ("ä/*/(?<job>**)", "is invalid from character"),
     ] {
         let raw = RawPattern { name: "p".to_owned(), path: path.to_owned(), owner: None };
         let error = JobPathPattern::new(&raw).err().unwrap_or_else(|| panic!("{path} was taken"));

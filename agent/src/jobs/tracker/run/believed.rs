@@ -14,7 +14,7 @@ impl TrackerThread {
         let owned = Ownership::of_root(&root).ok()?;
         if !self.trust.allows(AllowedOwner::Root, &owned) {
             self.report(format!(
-                "{}: no jobs are looked for, as it belongs to uid {} with mode {:03o}; only root's and the agent's own trees are believed",
+                "{}: no jobs are monitored here, because it belongs to uid {} with mode {:03o}; only trees of root and the agent's user count",
                 root.display(),
                 owned.uid,
                 owned.mode & 0o777
@@ -34,7 +34,7 @@ impl TrackerThread {
             let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
             if self.own.log_limiter.is_new(format!("refused {uid}")) {
                 tracing::warn!(
-                    "{}: not taken for a job's, as a directory on its path belongs to uid {uid} or is open to others",
+                    "{}: not a job, because a directory on its path belongs to uid {uid} or can be written by others",
                     path.display()
                 );
             }

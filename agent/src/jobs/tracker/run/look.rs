@@ -26,7 +26,7 @@ impl TrackerThread {
         if let Some(error) = error
             && self.own.log_limiter.is_new(format!("totals {:?}", error.kind()))
         {
-            tracing::warn!("cannot read what jobs have used: {error}; it is tried again");
+            tracing::warn!("cannot read the totals of jobs: {error}; trying again");
         }
     }
 

@@ -32,7 +32,7 @@ impl TrackerThread {
             }
             self.own.unwatched = true;
             self.own.log_limiter.seldom(&format!("events {uid}"), || {
-                format!("cgroups of uid {uid} change so often that they are only looked at by the rescan")
+                format!("cgroups of uid {uid} change so often that only the rescan reads them")
             });
         }
         *count < EVENTS_OF_USER_MAX
@@ -55,7 +55,7 @@ impl TrackerThread {
         scan.over.insert(dir);
         self.own.log_limiter.seldom(&format!("directories {uid}"), || {
             format!(
-                "uid {uid} has more than {most} cgroups in cgroups of their own, {} among them; the rest is not looked at ([jobs.bounds] \
+                "uid {uid} has more than {most} cgroups in cgroups of their own, {} among them; the rest is not read ([jobs.bounds] \
                  directories_per_user)",
                 path.display()
             )
@@ -67,7 +67,7 @@ impl TrackerThread {
         if passed_over > 0 {
             self.own.log_limiter.seldom("jobs", || {
                 format!(
-                    "{passed_over} directories of jobs are passed over: there are as many jobs as [jobs.bounds] jobs and jobs_per_user allow"
+                    "{passed_over} directories of jobs are skipped: there are as many jobs as [jobs.bounds] jobs and jobs_per_user allow"
                 )
             });
         }
