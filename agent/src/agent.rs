@@ -290,12 +290,12 @@ fn start_sender(config: &Config, handles: &AgentHandles) -> anyhow::Result<Optio
 /// than the usual 1024.
 pub fn raise_open_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the result; the call has no other effect.
+    // SAFETY: a valid buffer for the result; the call has no other effect.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 || limit.rlim_cur >= limit.rlim_max {
         return;
     }
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: reads the structure, which outlives the call; the agent uses no select(2), which a larger number would break.
+    // SAFETY: reads the structure, which outlives the call. The agent uses no select(2), for which a larger limit would be wrong.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
         tracing::warn!("cannot raise the number of open files to {}", limit.rlim_max);
     }

@@ -1,4 +1,4 @@
-//! The agent's program: reads its arguments and its configuration, and runs or shows what would run.
+//! The agent's program: reads arguments and configuration, and runs, checks or samples once.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ struct Arguments {
     /// How --check and --once print
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// What is logged, in place of the configuration's log_level until that is loaded again
+    /// The least severe messages to log, instead of the configuration's log_level, until the next reload
     #[arg(long, value_name = "LEVEL", value_parser = level_parser())]
     log_level: Option<LogLevel>,
 }
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         print(&report, check::text(&report), arguments.format)
     } else if arguments.once {
         let once = once::once(&config);
-        // Not among the readings, which another program may be reading.
+        // Not among the readings, which another program may read.
         once.notes.iter().for_each(|note| eprintln!("note: {note}"));
         print(&once, once::text(&once), arguments.format)
     } else {
@@ -106,7 +106,7 @@ fn log(level: LogLevel) {
     let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(colours).with_writer(std::io::stderr);
     tracing_subscriber::registry().with(level).with(lines).init();
     wholegrain_agent::log::on_change(move |level| {
-        // Fails only when the log itself is gone.
+        // Fails only if the log no longer exists.
         let _ = switch.reload(filter(level));
     });
 }
@@ -117,7 +117,7 @@ fn print(value: &impl serde::Serialize, text: String, format: Format) -> anyhow:
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // The reader had enough, such as `head`.
+        // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }

@@ -1,4 +1,4 @@
-//! The agent's API, and what reloading, stopping and changing do to the sampling.
+//! The agent's API, and the effects of reload, stop and changes on sampling.
 
 mod support;
 
@@ -86,7 +86,7 @@ fn wrong_questions() {
         assert!(is == status && error.contains(part), "{method} {target}: {is} {answer}");
     };
     check("GET", "/v2/status", 404, "there is no /v2/status; the routes are GET /v1/status");
-    check("DELETE", "/v1/status", 405, "DELETE is not answered");
+    check("DELETE", "/v1/status", 405, "DELETE is not supported");
     check("GET", "/v1/newest?pattern=%2B", 400, "MQTT's wildcards");
     check("GET", "/v1/average?window=10", 400, "window: \"10\" is not a length of time");
     check("GET", "/v1/history?from=someday", 400, "from: \"someday\" is not a time");
@@ -163,7 +163,7 @@ fn the_level_of_the_log_changes_for_a_while() {
     assert_eq!((status, &log["configured"]), (200, &"info".into()));
     wait_until("the level before", || agent.ask("GET", "/v1/log").1["level"] == "info");
     let (status, answer) = agent.ask("POST", "/v1/log?level=loud");
-    assert!(status == 400 && answer["error"].as_str().unwrap().contains("\"loud\" is none"), "{answer}");
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("\"loud\" is not a level"), "{answer}");
     assert_eq!(agent.ask("POST", "/v1/log?level=trace&for=8d").0, 422);
     assert_eq!(agent.ask("POST", "/v1/log?level=trace").0, 200);
     assert_eq!(agent.ask("GET", "/v1/log").1["level"], "trace");

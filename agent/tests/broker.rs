@@ -1,4 +1,4 @@
-//! The agent and a Mosquitto: what is sampled arrives, whole and once or more, whatever happens to the line between them.
+//! The agent with a Mosquitto: every batch arrives complete and at least once, whatever happens to the connection.
 
 mod support;
 
@@ -82,7 +82,7 @@ fn a_server_away_longer_than_the_memory_gets_everything_in_order() {
     arrived.listen(&mut listener, "everything", |arrived| arrived.has_all(boot, last));
     assert_eq!(arrived.orphans, 0, "the spool has the schemas too");
     assert_eq!(counters.dropped.load(Ordering::Relaxed), 0);
-    // Live batches came at once; what was on the disk came the oldest first.
+    // Live batches came at once; the spooled ones came oldest first.
     let position = |wanted: u64| arrived.batches.iter().position(|(_, seq, _)| *seq == wanted).unwrap();
     let old: Vec<usize> = (1..=90).map(position).collect();
     assert!(old.is_sorted(), "in the order of the spool: {old:?}");

@@ -1,4 +1,4 @@
-//! The engine's threads as they run: a device that hangs delays nobody else, a command does not wait for a tick.
+//! The engine's threads: a device that hangs delays no other group, and a command does not wait for a tick.
 
 mod support;
 

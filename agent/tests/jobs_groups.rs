@@ -1,5 +1,5 @@
-//! Groups of jobs on a real sampler: what changes touches nothing else, nothing is read twice or not at all while it moves, and what has
-//! ended leaves nothing behind.
+//! Groups of jobs on a real sampler: a change affects no other group, a metric that moves is read exactly once at each tick, and an ended job leaves
+//! nothing behind.
 
 mod support;
 
@@ -25,7 +25,7 @@ use wholegrain_sources::{Reader, Reading, Row, Slot};
 use wholegrain_testkit::{Random, wait_until};
 use wholegrain_transport::payload::decode_batch;
 
-/// What a made-up source shares with its test.
+/// State that a made-up source shares with its test.
 #[derive(Default)]
 struct World {
     /// Passes of the sampler: the first reader of each counts them.

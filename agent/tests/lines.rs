@@ -221,7 +221,7 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
         ("newest +", "error"),
         ("newest", "is not a request"),
         ("watch /a//b", "error"),
-        ("list 0 x", "is no place"),
+        ("list 0 x", "is not an index"),
         ("get 99999999999999999999", "is not a handle"),
         ("get -1", "is not a handle"),
         ("\u{0}", "is not a request"),
@@ -276,8 +276,8 @@ fn who_may_what() {
     assert_eq!([other.ask("newest **"), other.line()], ["readings 1 0", "/lab/n1/job/4712/own - - 1"]);
     other.check("newest memory/*", "error no sensor of a running job of yours matches");
     other.check("sensors memory/*", "error no sensor of a running job of yours matches");
-    other.check("newest /lab/n1/job/4711/memory/usage", "error /lab/n1/job/4711/memory/usage is no sensor");
-    other.check("watch /lab/n1/meminfo/MemFree", "error /lab/n1/meminfo/MemFree is no sensor");
+    other.check("newest /lab/n1/job/4711/memory/usage", "error /lab/n1/job/4711/memory/usage is not a sensor");
+    other.check("watch /lab/n1/meminfo/MemFree", "error /lab/n1/meminfo/MemFree is not a sensor");
     other.check("watch /lab/n1/job/4711/*", "watch 0 0 0");
     other.check("get 0", "values 0");
     root.check("newest **", "readings 5 0");

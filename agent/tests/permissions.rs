@@ -1,8 +1,8 @@
-//! Who may ask an agent what: two users of this machine at the users' socket, tokens with roles over HTTPS, callers who send
-//! anything at all or take every connection.
+//! Permissions: two users of this machine at the users' socket, tokens with roles over HTTPS, callers who send random bytes or take every
+//! connection.
 //!
-//! The jobs are directories of a handmade cgroup tree, one of each user. The users are real: each caller is a thread that gives
-//! up root before it connects, so that the kernel says to the agent who it is. That takes root; without it a test says so.
+//! The jobs are directories of a made-up cgroup tree, one for each user. The users are real: each caller is a thread that gives up root before it
+//! connects, so that the kernel identifies it to the agent. That requires root; a test prints when it is skipped.
 
 mod support;
 
@@ -30,7 +30,7 @@ const BOB: (u32, &str, &str) = (2, "bin", "99");
 /// More connections than one user gets.
 const HOARD: usize = 200;
 
-/// Whether this process may become somebody else; says so when not.
+/// Whether this process may change its user; prints it if not.
 fn is_root() -> bool {
     // SAFETY: takes and changes nothing.
     let root = unsafe { libc::geteuid() } == 0;
@@ -137,7 +137,7 @@ fn users_see_their_own_jobs_only() {
         let (status, answer) = get(&format!("/v1/jobs/{}", user.2));
         assert!(status == 200 && texts(&answer, "metrics", "name").contains(&"cpu/usage"), "{answer}");
         assert!(answer["from"].as_str().unwrap().ends_with('Z'), "{answer}");
-        // A job of somebody else and none at all have the same answer.
+        // A job of another user and no job at all have the same response.
         let (status, answer) = get(&format!("/v1/jobs/{}", other.2));
         let (none_status, none) = get("/v1/jobs/12345");
         let why = |answer: &Value, id: &str| answer["error"].as_str().unwrap().replace(id, "ID");
@@ -290,7 +290,7 @@ fn a_rule_is_in_force_at_once_outlives_the_agent_and_ends_by_itself() {
     agent.stop();
 }
 
-/// Sends bytes to the users' socket of an agent: as a user where that can be, else as whoever runs the test.
+/// Sends bytes to the users' socket of an agent: as a user if possible, otherwise as the user of the test.
 struct Sender {
     agent: Agent,
     as_user: bool,
@@ -541,7 +541,7 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
         (stream, read.is_ok().then(|| String::from_utf8_lossy(&answer[9..]).into_owned()))
     };
     let refused = || agent.handles.counters.api_refused.load(Ordering::Relaxed);
-    // Silent ones from the same machine, three times as many as there are places; nobody waits until they have had their time.
+    // Silent connections from the same machine, three times as many as permits; nobody waits until they time out.
     let silent: Vec<TcpStream> =
         (0..UNAUTHENTICATED_MAX * 3).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     wait_until("the silent ones to be taken", || refused() >= (UNAUTHENTICATED_MAX * 5 / 2) as u64);
@@ -631,7 +631,7 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
     check("t-nobody", "GET /v1/jobs", &none, 200, "\"jobs\":[]");
     check("t-nobody", "POST /v1/rules", &mine, 404, "no job of");
     check("t-agent", "GET /v1/jobs", &none, 401, "a token with the role agent");
-    check("t-old", "GET /v1/jobs", &none, 401, "this token is over");
+    check("t-old", "GET /v1/jobs", &none, 401, "this token has expired");
     check("t-gone", "GET /v1/jobs", &none, 401, "this token was revoked");
     check("t-what", "GET /v1/jobs", &none, 401, "send a token");
     check("", "GET /v1/jobs", &none, 401, "send a token");

@@ -1,4 +1,4 @@
-//! The program as people call it: its exit codes, what it prints, how it ends.
+//! The program on the command line: its exit codes, its output, its end.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn sigterm_ends_it_in_peace() {
     assert!(!socket.exists());
 }
 
-/// What a program has sent to the service manager so far.
+/// The notifications that a program has sent to the service manager so far.
 fn received(manager: &UnixDatagram, all: &mut String) -> String {
     let mut buffer = [0; 4096];
     while let Ok(count) = manager.recv(&mut buffer) {

@@ -1,4 +1,4 @@
-//! Records of jobs on their way to the server: each until it is there, none that was refused for good, and never in the way of readings.
+//! Job records on their way to the server: each until it is acknowledged, none that was refused for good, and never in the way of readings.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The agent's configuration: TOML, every mistake named with file, line and the nearest valid key.
+//! The agent's configuration: TOML. An error names file, line and the nearest valid key.
 
 mod api;
 mod mqtt;
@@ -29,7 +29,7 @@ use crate::selfstat;
 /// The shortest time between two rediscoveries of all sources: 1 s.
 pub const RESCAN_NS_MIN: u64 = 1_000_000_000;
 
-/// Why there is no configuration.
+/// Why a configuration was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
@@ -81,7 +81,6 @@ impl SourceConfig {
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The file it was read from.
     pub file: PathBuf,
     /// The agent's name: one level.
     pub name: String,
@@ -92,7 +91,7 @@ pub struct Config {
     pub interval: Interval,
     /// How often all sources are discovered again.
     pub rescan: Interval,
-    /// Where the sampler thread runs.
+    /// The CPU of the sampler thread.
     pub sampler_cpu: SamplerCpu,
     pub log_level: LogLevel,
     pub cache: CacheConfig,
@@ -163,7 +162,7 @@ impl Config {
         })
     }
 
-    /// Settings that differ in another configuration and take effect only after a restart.
+    /// Settings that differ in another configuration and need a restart.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let roots =
             |config: &Config| [config.roots.proc.clone(), config.roots.sys.clone(), config.roots.cgroup.clone()];
@@ -232,7 +231,7 @@ fn check_interval(section: &Section, key: &str, interval: Interval) -> Result<()
     Ok(())
 }
 
-/// The `[sources.*]` tables in the order of the table of sources, each checked by its source.
+/// The `[sources.*]` tables in the order of [`SOURCES`], each checked by its source.
 fn sources(
     section: &Section,
     text: &str,

@@ -14,9 +14,9 @@ use wholegrain_transport::tls;
 use super::raw;
 use super::secret::read_secret;
 
-/// The shortest time that samples are collected: 1 ms.
+/// The shortest send interval: 1 ms.
 const SEND_INTERVAL_NS_MIN: u64 = 1_000_000;
-/// The longest: 1 h.
+/// The longest send interval: 1 h.
 const SEND_INTERVAL_NS_MAX: u64 = 3_600_000_000_000;
 /// The smallest queue, so that a few large batches fit: 64 KiB.
 const QUEUE_BYTES_MIN: u64 = 64 << 10;
@@ -29,38 +29,36 @@ const BURSTS_PER_MINUTE_MAX: u32 = 600;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendMode {
     Continuous,
-    /// Once in each send interval, at an instant that follows from the agent's name.
+    /// Once in each send interval, at an instant that depends on the agent's name.
     Staggered,
-    /// So many times a minute, on the wall clock.
+    /// At a fixed rate, on the wall clock.
     Burst {
         per_minute: u32,
     },
 }
 
-/// Where samples are sent, and how.
+/// The server, and how batches are sent to it.
 #[derive(Clone)]
 pub struct MqttConfig {
     /// The form is `mqtt://host:port` or `mqtts://host:port`.
     pub url: String,
     pub version: Version,
-    /// For a server that asks for one.
+    /// For a server with passwords.
     pub user: Option<String>,
     pub password: Option<String>,
     /// Only for `mqtts` URLs.
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Files of the TLS configuration: authority, certificate and key.
     pub tls_files: Option<(PathBuf, Option<(PathBuf, PathBuf)>)>,
-    /// Tells those files' contents apart, so that a renewed certificate is taken up by a reload.
+    /// A hash of those files' contents, so that a reload applies a renewed certificate.
     pub tls_print: u64,
-    /// When batches are sent.
     pub mode: SendMode,
-    /// How long samples are collected into one batch.
     pub send_interval: Interval,
-    /// What may wait in memory, unsent and unacknowledged together.
+    /// The bound of unsent and unacknowledged batches in memory.
     pub queue_bytes_max: ByteSize,
-    /// How often the connection is shown to be alive.
+    /// The MQTT keep-alive interval.
     pub keep_alive: Interval,
-    /// How long a connection may take to come about.
+    /// The longest time for connecting.
     pub connect_timeout: Interval,
 }
 
@@ -85,21 +83,20 @@ impl PartialEq for MqttConfig {
 /// The queue on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpoolConfig {
-    /// Its directory, of this agent alone.
+    /// A directory for this agent only.
     pub dir: PathBuf,
-    /// What it may take.
     pub bytes_max: ByteSize,
-    /// What is unsent or unacknowledged longer than this goes to the disk.
+    /// Batches that are unsent or unacknowledged for longer go to the disk.
     pub after: Interval,
-    /// How often the disk is made to hold it.
+    /// How often the spool is synced.
     pub flush_every: Interval,
-    /// The most that is drained in a second.
+    /// The most bytes that are drained in a second.
     pub drain_bytes_per_second: Option<ByteSize>,
-    /// The part of the window that draining may take beside live batches, above 0, at most 1.
+    /// The fraction of the server's window for draining beside live batches, above 0, at most 1.
     pub drain_share: f64,
 }
 
-/// Whether TLS is asked for. The client's own parser looks at the address, so that what is accepted here can be connected to.
+/// Whether the URL requires TLS. Parsed as by the client, so that an accepted URL can be connected to.
 fn check_url(url: &str) -> Result<bool, String> {
     let address = Address::parse(url).map_err(|why| format!("url = {url:?}: {why}"))?;
     Ok(address.tls)
@@ -157,7 +154,7 @@ pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<
 
 type TlsFiles = (PathBuf, Option<(PathBuf, PathBuf)>);
 
-/// A fingerprint of the files' contents. What cannot be read was refused before.
+/// A hash of the files' contents. Unreadable files were refused before.
 fn print((ca, pair): &TlsFiles) -> u64 {
     let files = [Some(ca), pair.as_ref().map(|(cert, _)| cert), pair.as_ref().map(|(_, key)| key)];
     let mut hasher = DefaultHasher::new();

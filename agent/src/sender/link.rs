@@ -1,4 +1,4 @@
-//! The connection to the server: making it, sending over it, and taking everything back when it ends.
+//! The connection to the server: connects, sends, and returns unacknowledged messages to the queue when the connection ends.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -24,27 +24,27 @@ use crate::send_queue::spool::share_of;
 
 /// The stack of the thread that connects: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
-/// The first pause after a failure: 500 ms; each further one is twice as long.
+/// The first pause after a failure: 500 ms; it doubles with each further failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// The longest pause: 30 s.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// A connection that lasted so long was a good one: the next pause is the first again.
+/// After a connection that lasted 5 s, the next pause is the shortest again.
 const GOOD_AFTER: Duration = Duration::from_secs(5);
-/// Messages of the server's window kept free for schemas.
+/// Messages of the server's window that are reserved for schemas.
 const SCHEMA_SLOTS: usize = 8;
-/// What may be in flight, in bytes: 1 MiB, or one message if that is larger.
+/// The most bytes in flight: 1 MiB, or one larger message.
 const FLIGHT_BYTES_MAX: usize = 1 << 20;
-/// How long the server may leave a message without an answer before it is sent again over another connection: 60 s. A
-/// server that cannot store for now answers nothing, and must not be asked again all the time.
+/// How long a message may stay without an acknowledgement before it is sent again over another connection: 60 s. A server that cannot store for now
+/// acknowledges nothing, and must not be asked again all the time.
 const ACK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Schemas that are remembered as announced over one connection: 16 bytes each.
+/// Schemas announced over one connection that are remembered: 16 bytes each.
 const ANNOUNCED_MAX: usize = 16_384;
-/// The most schemas that the server may ask for at once.
+/// The most schemas that the server may request at once.
 const WANTED_MAX: usize = 1024;
-/// How long the server may take nothing at all: 10 s.
+/// The longest time in which the server reads nothing: 10 s.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connection, or what there is in place of one.
+/// The connection, or the attempt to make one.
 pub struct ServerLink {
     context: SenderContext,
     config: Arc<MqttConfig>,
@@ -66,12 +66,12 @@ enum LinkPhase {
 struct OpenConnection {
     client: Client,
     since: Instant,
-    /// In the order sent.
+    /// In the order in which they were sent.
     flight: VecDeque<InFlightMessage>,
     flight_bytes: usize,
     announced: HashSet<SchemaHash>,
     wanted: VecDeque<Schema>,
-    /// A schema that the server asked for and that is not in memory.
+    /// A schema that the server requested and that is not in memory.
     missing: Option<SchemaHash>,
     pauses: RefusalPauses,
 }
@@ -85,11 +85,11 @@ struct InFlightMessage {
 enum SentMessage {
     Schema(SchemaHash),
     Live(Arc<EncodedBatch>),
-    /// A live batch that was copied to the disk while it waited for its acknowledgement.
+    /// A live batch that was copied to the disk while it was in flight.
     Copied(RecordId, usize),
     /// A record of the spool, its bytes, and whether it is a batch.
     Drained(RecordId, usize, bool),
-    /// A job's record; the book keeps it.
+    /// A job's record; the job table keeps it.
     Job(Box<JobRecord>, usize),
 }
 
@@ -121,7 +121,7 @@ impl SentMessage {
 }
 
 impl ServerLink {
-    /// No connection yet; the first attempt is due at once.
+    /// Without a connection; the first attempt is due at once.
     pub fn new(context: SenderContext, config: Arc<MqttConfig>) -> Self {
         let dice = (spread(&context.identity.name) ^ context.identity.boot_ns) | 1;
         let phase = LinkPhase::Waiting(Instant::now());
@@ -129,7 +129,7 @@ impl ServerLink {
         Self { context, config, phase, failures: 0, dice, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
     }
 
-    /// Whether it pauses after a failure or a refusal.
+    /// Whether a pause after a failure or a refusal lasts.
     pub fn is_waiting(&self) -> bool {
         let now = Instant::now();
         match &self.phase {
@@ -139,7 +139,7 @@ impl ServerLink {
         }
     }
 
-    /// Messages without an acknowledgement.
+    /// The number of messages in flight.
     pub fn in_flight(&self) -> usize {
         if let LinkPhase::Connected(up) = &self.phase { up.flight.len() } else { 0 }
     }
@@ -149,7 +149,7 @@ impl ServerLink {
         self.records.is_waiting(Instant::now())
     }
 
-    /// How long until something here is due.
+    /// The time until the next action is due.
     pub fn due_in(&self, queue: &SendQueue) -> Option<Duration> {
         match &self.phase {
             LinkPhase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
@@ -161,7 +161,7 @@ impl ServerLink {
         }
     }
 
-    /// Goes on as far as it can without waiting.
+    /// Does everything that is possible without waiting.
     pub fn turn(&mut self, queue: &mut SendQueue) {
         match &self.phase {
             LinkPhase::Waiting(until) if *until <= Instant::now() => self.connect(),
@@ -191,8 +191,8 @@ impl ServerLink {
         }
     }
 
-    /// The server waits for a schema that is not in memory: it may be in the spool, behind the batches that need it. If it is
-    /// not, those batches can never be read, and the server would wait for ever, and everything else behind them.
+    /// Handles a request for a schema that is not in memory: it may be in the spool behind the batches that need it. If it is lost, these batches can
+    /// never be read, and the server would wait for it for ever with everything behind them.
     fn look_for(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
         self.failed(&format!("the server asks for schema {hash}, which is not in memory"), queue);
         match queue.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
@@ -201,7 +201,7 @@ impl ServerLink {
         }
     }
 
-    /// Waits for the server, the encoder or the time, and takes what the server says.
+    /// Waits for the server, the encoder or the timeout, and handles the server's messages.
     pub fn wait(&mut self, queue: &mut SendQueue, timeout: Duration) {
         let waker = &self.context.waker;
         let LinkPhase::Connected(up) = &mut self.phase else {
@@ -279,7 +279,7 @@ impl ServerLink {
         }));
     }
 
-    /// The connection ended or did not come about: everything in flight is unsent again.
+    /// The connection ended or failed: everything in flight is unsent again.
     fn failed(&mut self, why: &str, queue: &mut SendQueue) {
         self.records.ask_again();
         if let LinkPhase::Connected(up) = &mut self.phase {
@@ -293,7 +293,7 @@ impl ServerLink {
 
     fn pause(&mut self, why: &str) {
         let longest = BACKOFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
-        // Between half and the whole, so that many agents do not come back in step.
+        // Between half of the pause and all of it, so that many agents do not reconnect in step.
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 7;
         self.dice ^= self.dice << 17;
@@ -312,14 +312,14 @@ impl ServerLink {
         });
     }
 
-    /// Other settings: ends the connection, the next attempt is due at once.
+    /// Applies other settings: disconnects; the next attempt is due at once.
     pub fn reconfigure(&mut self, config: Arc<MqttConfig>, queue: &mut SendQueue) {
         self.close(queue);
         self.config = config;
         self.failures = 0;
     }
 
-    /// Ends the connection in peace.
+    /// Disconnects properly.
     pub fn close(&mut self, queue: &mut SendQueue) {
         let phase = std::mem::replace(&mut self.phase, LinkPhase::Waiting(Instant::now()));
         self.records.ask_again();
@@ -337,7 +337,7 @@ impl ServerLink {
 }
 
 impl OpenConnection {
-    /// How long until something is due.
+    /// The time until the next action is due.
     fn due_in(&self, queue: &SendQueue, ack_timeout: Duration) -> Option<Duration> {
         let now = Instant::now();
         let answer = self.flight.front().map(|oldest| (oldest.at + ack_timeout).saturating_duration_since(now));
@@ -351,8 +351,8 @@ impl OpenConnection {
         [answer, pause, disk].into_iter().flatten().min()
     }
 
-    /// Whether the server has left a message without an answer for too long. Later ones may have been answered: this one
-    /// keeps its place in the server's window, and keeps the spool from being drained.
+    /// Checks that the oldest message in flight is not too old. Later ones may have been acknowledged: this one keeps its place in the server's
+    /// window, and prevents draining of the spool.
     fn check(&self, ack_timeout: Duration) -> Result<(), String> {
         match self.flight.front() {
             Some(oldest) if oldest.at.elapsed() >= ack_timeout => {
@@ -362,7 +362,7 @@ impl OpenConnection {
         }
     }
 
-    /// How many batches may be in flight.
+    /// The most batches in flight.
     fn window(&self) -> usize {
         let all = usize::from(self.client.receive_max());
         all.saturating_sub(SCHEMA_SLOTS).max(all / 2).max(1)
@@ -376,16 +376,16 @@ impl OpenConnection {
         in_flight < self.window() && (self.flight_bytes < FLIGHT_BYTES_MAX || in_flight == 0)
     }
 
-    /// Puts everything into the send queue for which there is room: schemas asked for, live batches, then the spool's part.
+    /// Sends as much as there is room for: requested schemas, live batches, then the spool's share.
     fn send(&mut self, agent: &str, queue: &mut SendQueue, records: &mut OutgoingRecords) -> Result<(), ClientError> {
         match self.fill(agent, queue, records) {
-            // The server's window, not ours, was full: an acknowledgement makes room.
+            // The server's window was full: an acknowledgement makes room.
             Ok(()) | Err(ClientError::WindowFull(_)) => self.client.flush(),
             Err(error) => Err(error),
         }
     }
 
-    /// Responses to the server's commands. They are lost with the connection: the server then reports that no answer came.
+    /// Sends responses to the server's commands. They are lost with the connection: the server then reports that no response came.
     fn respond(&mut self, context: &SenderContext) -> Result<(), ClientError> {
         let agent = &context.identity.name;
         while let Some(response) = context.control.next_response() {
@@ -425,7 +425,7 @@ impl OpenConnection {
         self.drain(queue, self.batches_in_flight())
     }
 
-    /// A few records of jobs, after the live batches.
+    /// Sends a few job records, after the live batches.
     fn send_records(
         &mut self,
         agent: &str,
@@ -446,7 +446,7 @@ impl OpenConnection {
             if !self.has_room(self.batches_in_flight()) {
                 break;
             }
-            // Names and numbers: there is nothing in a record that JSON could not say.
+            // Names and numbers only: serialization cannot fail.
             let payload = serde_json::to_vec(&record).unwrap_or_default();
             match self.client.publish(&topic, &payload, true, false) {
                 Err(ClientError::TooLarge { bytes, max }) => {
@@ -459,8 +459,7 @@ impl OpenConnection {
         Ok(())
     }
 
-    /// The spool's part of the window. Not while batches wait in vain for their acknowledgement and were copied to the disk:
-    /// those would be sent a second time.
+    /// Sends the spool's share of the window. Not while batches in flight were copied to the disk: they would be sent twice.
     fn drain(&mut self, queue: &mut SendQueue, mut in_flight: usize) -> Result<(), ClientError> {
         let Some(disk) = &mut queue.disk else { return Ok(()) };
         if self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Copied(..))) {
@@ -469,7 +468,7 @@ impl OpenConnection {
         let share = share_of(self.window(), disk.config.drain_share);
         let mut drained = self.flight.iter().filter(|flight| matches!(flight.sent, SentMessage::Drained(..))).count();
         if disk.again {
-            // The spool hands out again all that is not confirmed, so nothing of that may be in flight.
+            // The spool returns all unconfirmed records again, so that none of them may be in flight.
             if drained > 0 {
                 return Ok(());
             }
@@ -506,7 +505,7 @@ impl OpenConnection {
     fn announce(&mut self, agent: &str, schema: &Schema) -> Result<(), ClientError> {
         let topic = Topic::Schema { agent, group: schema.group() }.to_string();
         let packet = self.client.publish(&topic, &schema.encode(), true, true)?;
-        // Groups of jobs that have long ended; those that live are announced once more.
+        // Most are of ended jobs; schemas of running groups are announced once more.
         if self.announced.len() >= ANNOUNCED_MAX {
             self.announced.clear();
         }
@@ -520,7 +519,7 @@ impl OpenConnection {
         self.flight.push_back(InFlightMessage { packet, at: Instant::now(), sent });
     }
 
-    /// Copies to the disk what waits too long for its acknowledgement, or takes memory that newer batches need.
+    /// Copies batches to the disk that are in flight for too long, or whose memory newer batches need.
     fn copy_old(&mut self, queue: &mut SendQueue, queue_bytes_max: u64) {
         let Some(age_max) = queue.age_max(Duration::ZERO) else { return };
         let now = clock::mono();
@@ -566,7 +565,7 @@ impl OpenConnection {
                 self.wanted.push_back(schema);
             }
             Some(_) => {}
-            // Only what comes from the spool can need a schema that is not in memory.
+            // Only batches of the spool can need a schema that is not in memory.
             None if self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Drained(..))) => {
                 self.missing = Some(hash)
             }
@@ -608,7 +607,7 @@ impl OpenConnection {
             SentMessage::Live(batch) if again => queue.put_back(batch),
             SentMessage::Live(batch) => queue.remove_in_flight(&batch),
             SentMessage::Copied(id, _) => {
-                // Refused for now: it is in the spool and has its turn there.
+                // Refused for now: it is in the spool and will be drained.
                 if let (Some(disk), false) = (&mut queue.disk, again) {
                     disk.acknowledge(id);
                 }
@@ -621,7 +620,7 @@ impl OpenConnection {
         }
     }
 
-    /// Everything without an acknowledgement is unsent again.
+    /// Returns everything in flight to the queue.
     fn give_back(&mut self, queue: &mut SendQueue) {
         while let Some(InFlightMessage { sent, .. }) = self.flight.pop_back() {
             if let SentMessage::Live(batch) = sent {

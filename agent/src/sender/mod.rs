@@ -28,7 +28,7 @@ use crate::send_queue::{SendQueue, SendQueueContext};
 use crate::sync::lock;
 use crate::waker::Waker;
 
-/// The thread's stack: TLS takes much of it. 256 KiB.
+/// The thread's stack, for TLS: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 /// How long the sender goes on when the agent ends: 3 s; then it spools the rest.
 pub const FAREWELL: Duration = Duration::from_secs(3);
@@ -67,18 +67,18 @@ impl SenderThread {
         Ok(Self { shared, waker, thread })
     }
 
-    /// Applies other settings: reconnects.
+    /// Applies other settings, and reconnects.
     pub fn configure(&self, config: Arc<MqttConfig>) {
         *lock(&self.shared.config) = Some(config);
         self.waker.wake();
     }
 
-    /// Whether the thread has ended, which before [`SenderThread::finish`] it never should.
+    /// Whether the thread has ended; before [`SenderThread::finish`] that is an error.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Sends for at most [`FAREWELL`], puts the rest into the spool and ends.
+    /// Sends for at most [`FAREWELL`], spools the rest and ends.
     pub fn finish(self) {
         self.shared.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -88,7 +88,6 @@ impl SenderThread {
     }
 }
 
-/// What the thread works with.
 struct Sender {
     shared: Arc<SenderShared>,
     context: SenderContext,
@@ -119,7 +118,7 @@ impl Sender {
         self.farewell();
     }
 
-    /// Everything that can be done now without waiting.
+    /// Does everything that is possible without waiting.
     fn turn(&mut self) {
         self.queue.collect();
         if let Some(ago) = self.schedule.opens(clock::real()) {

@@ -1,4 +1,4 @@
-//! When batches may be sent: at once, at an instant of each send interval that the agent's name determines, or in bursts.
+//! The send schedule: at once, once in each send interval at an instant that depends on the agent's name, or in bursts.
 
 use std::time::Duration;
 
@@ -7,22 +7,21 @@ use crate::config::{MqttConfig, SendMode};
 /// A minute in ns.
 const MINUTE_NS: i64 = 60_000_000_000;
 
-/// Opens a send window at certain instants of the wall clock, or is always open.
+/// Opens the send window at instants of the wall clock, or keeps it open.
 #[derive(Debug)]
 pub struct SendSchedule {
-    /// 0 when it stands open.
+    /// 0 if the window is always open.
     period: i64,
     phase: i64,
     next: i64,
 }
 
-/// FNV-1a, 64 bits: spreads names evenly and the same on every machine.
+/// FNV-1a, 64 bits: spreads names evenly, and equally on every machine.
 pub fn spread(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl SendSchedule {
-    /// For an agent of this name.
     pub fn new(config: &MqttConfig, name: &str, now_real: i64) -> Self {
         let (period, phase) = match config.mode {
             SendMode::Continuous => (0, 0),
@@ -45,14 +44,14 @@ impl SendSchedule {
         since - since.rem_euclid(self.period) + self.period + self.phase
     }
 
-    /// Whether what waits may go now: how long ago it opened, in ns; what was made later than that has missed it. Once it has
-    /// opened, it does so again at the next instant only.
+    /// Whether the send window opens now: returns how many ns ago it should have opened, because later batches have missed it. It opens again at the
+    /// next instant only.
     pub fn opens(&mut self, now_real: i64) -> Option<i64> {
         if self.period == 0 {
             return Some(0);
         }
         let late = now_real - self.next;
-        // A clock stepped back must not keep it shut for longer than a period.
+        // After a step back of the clock it must not stay closed for longer than a period.
         if late < 0 && late >= -self.period {
             return None;
         }
@@ -60,17 +59,17 @@ impl SendSchedule {
         Some(if late < 0 { 0 } else { now_real - (self.next - self.period) })
     }
 
-    /// How long until it opens.
+    /// The time until it opens.
     pub fn next_in(&self, now_real: i64) -> Duration {
         Duration::from_nanos(u64::try_from(self.next - now_real).unwrap_or(0))
     }
 
-    /// Whether it is ever shut.
+    /// Whether it is ever closed.
     pub fn is_scheduled(&self) -> bool {
         self.period != 0
     }
 
-    /// The longest that it keeps a batch.
+    /// The longest time that it delays a batch.
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period as u64)
     }

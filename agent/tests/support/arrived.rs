@@ -1,4 +1,4 @@
-//! What a subscriber of the broker receives.
+//! The messages that a subscriber of the broker receives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};

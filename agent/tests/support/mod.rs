@@ -1,4 +1,4 @@
-//! What the tests of the whole agent share: an agent in this process, a broker beside it, and a line between them that can fail.
+//! Shared by the tests of the whole agent: an agent in this process, a broker beside it, and a connection between them that can fail.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -177,7 +177,7 @@ impl Drop for Broker {
     }
 }
 
-/// What a line does.
+/// The behaviour of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -215,7 +215,7 @@ impl Line {
     }
 }
 
-/// One connection: bytes both ways as long as the mode stays what it was.
+/// One connection: copies bytes both ways as long as the mode stays the same.
 fn carry(stream: TcpStream, to: u16, mode: &Arc<AtomicU8>) {
     let at_first = mode.load(Ordering::SeqCst);
     if at_first == Mode::Cut as u8 {
@@ -233,7 +233,7 @@ fn carry(stream: TcpStream, to: u16, mode: &Arc<AtomicU8>) {
             std::thread::spawn(move || {
                 let mut buffer = [0; 16384];
                 while let Ok(count @ 1..) = from.read(&mut buffer) {
-                    // A line that hangs swallows nothing: what was sent stays unanswered.
+                    // A hanging connection loses nothing: sent messages stay unacknowledged.
                     while mode.load(Ordering::SeqCst) == Mode::Hang as u8 {
                         std::thread::sleep(Duration::from_millis(5));
                     }

@@ -25,7 +25,7 @@ pub struct Came {
 type Answer = Box<dyn Fn(&Came) -> ReasonCode + Send + Sync>;
 type JobAnswer = Box<dyn Fn(&JobRecord) -> Option<ReasonCode> + Send + Sync>;
 
-/// What the broker has seen and does.
+/// The state of the scripted broker.
 pub struct Script {
     answer: Answer,
     /// Whether batches wait, as at a Wholegrain server, until their schema has come, and everything after them too.
@@ -38,7 +38,7 @@ pub struct Script {
     known: Mutex<HashSet<SchemaHash>>,
     /// Records of jobs, in the order in which they came.
     pub jobs: Mutex<Vec<JobRecord>>,
-    /// What is answered to a record; `None` ends the connection.
+    /// The acknowledgement of a record; `None` ends the connection.
     pub job_answer: Mutex<JobAnswer>,
 }
 
@@ -168,7 +168,7 @@ impl Connection {
                     let (header, _) = read_header(&publish.payload).unwrap();
                     if script.strict && !script.known.lock().unwrap().contains(&header.schema) {
                         self.ask_for(header.schema);
-                        // What came later may be the schema: it goes first, as at the server.
+                        // A message that came later may be the schema: it goes first, as at the server.
                         let Some(at) = self.waiting.iter().position(|later| later.topic.as_str().contains("/schema/"))
                         else {
                             return;

@@ -97,7 +97,7 @@ fn fill_cpuset(dir: &Path) {
     }
 }
 
-/// What the kernel tells of a file: it collects changes for up to 10 ms.
+/// Events of the kernel for a file: it collects changes for up to 10 ms.
 struct News {
     fd: std::os::fd::OwnedFd,
     path: PathBuf,
@@ -107,7 +107,7 @@ impl News {
     fn of(path: &Path) -> Self {
         use std::os::fd::{AsRawFd, FromRawFd};
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a new descriptor, which nobody else has.
+        // SAFETY: a new descriptor, which nobody else owns.
         let fd =
             unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK)) };
         // SAFETY: the name ends with a zero.
@@ -242,7 +242,7 @@ fn controllers_vanish_one_after_another() {
     tracked.tracker.stop();
 }
 
-/// Slurm up to 22.05 gives a step's directory to the user: what is below it is no task to the tracker.
+/// Slurm up to 22.05 gives a step's directory to the user: directories below it are no tasks.
 #[test]
 fn a_job_whose_processes_are_in_a_directory_of_its_users_has_processes() {
     let cgroups = Cgroups::new();
@@ -264,7 +264,7 @@ fn a_job_whose_processes_are_in_a_directory_of_its_users_has_processes() {
     tracked.tracker.stop();
 }
 
-/// How long after a directory is made and removed the event is there, printed: the goal is 50 ms.
+/// Prints the delay of events after a directory is created and removed: the goal is 50 ms.
 #[test]
 fn latency_of_beginnings_and_ends() {
     let cgroups = Cgroups::new();

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use super::kernel::Cgroups;
 use super::*;
 
-/// What is logged in this process, which has no other test.
+/// The log lines of this process, which runs no other test.
 fn log() -> Arc<Mutex<Vec<u8>>> {
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Lines {
@@ -50,7 +50,7 @@ fn tracker_ms() -> f64 {
     ns.sum::<f64>() / 1e6
 }
 
-/// What running jobs cost, printed.
+/// Prints the cost of running jobs.
 #[test]
 fn two_hundred_jobs_at_rest() {
     if !alone("limits::two_hundred_jobs_at_rest", &[]) {
@@ -122,7 +122,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
             fs::remove_dir(dir).unwrap();
         }
     };
-    // The directories above stay, and one job before counts what a tracker has anyway.
+    // The parent directories remain, and one job before shows the fixed cost of a tracker.
     let first = cgroups.id();
     dirs(&first).iter().for_each(|dir| fs::create_dir_all(dir.join("step_0")).unwrap());
     tracked.began(&first);

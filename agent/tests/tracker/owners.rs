@@ -1,5 +1,5 @@
-//! Whose a directory is decides whether it is a job. With root's rights the trees have the owners that the managers give them;
-//! without, what is refused is tried with permissions and links alone.
+//! The owner of a directory decides whether it is a job. With root's rights the trees have the owners that the managers give them; without, refusals
+//! are tested with permissions and links only.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
@@ -56,7 +56,7 @@ fn manager_of(uid: u32) -> String {
     format!("cgroup/user.slice/user-{uid}.slice/user@{uid}.service")
 }
 
-/// What was found of the first attack: bob's unit named as alice's job took her job over.
+/// A past attack: bob's unit with the name of alice's job took her job.
 #[test]
 fn a_units_name_replaces_no_flux_job() {
     if !is_root() {
@@ -65,7 +65,7 @@ fn a_units_name_replaces_no_flux_job() {
     let tree = unified();
     let records = tempfile::tempdir().unwrap();
     let (job, forged) = (format!("{}/{FLUX_JOB}", manager_of(FLUX)), format!("{}/{FLUX_JOB}", manager_of(BOB)));
-    // Bob's is there first.
+    // Bob's exists first.
     tree.owned(&forged, &[BOB; 3]);
     tree.owned(&job, &[FLUX; 3]);
     tree.write("proc/10/status", &format!("Name:\tflux-imp\nUid:\t{FLUX}\t0\t0\t0\n"));
@@ -177,7 +177,7 @@ fn the_accounts_directories_are_oars() {
     tracked.tracker.stop();
 }
 
-/// Whoever runs the tests: what others can write to is not believed, nor what a link leads to.
+/// For any user: directories that others can write to do not count, nor do targets of links.
 #[test]
 fn what_is_open_to_others_is_no_job() {
     let tree = unified();

@@ -327,14 +327,14 @@ fn a_tree_that_comes_later_and_odd_names() {
     tracked.tracker.stop();
 }
 
-/// A named pipe: who opens it for reading waits for a writer.
+/// A named pipe: opening it for reading waits for a writer.
 fn pipe(path: &Path) {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the name ends with a zero.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The writing end of a pipe, once somebody waits to read it: that goes on from here, and nobody waits there again.
+/// The writing end of a pipe, once a reader waits: the reader continues, and no other one waits there again.
 #[track_caller]
 fn release(path: &Path) -> fs::File {
     use std::os::unix::fs::OpenOptionsExt;

@@ -34,7 +34,7 @@ const WAKER: u64 = u64::MAX;
 
 struct LineConnection {
     stream: UnixStream,
-    talk: LineSession,
+    session: LineSession,
     uid: Option<u32>,
     input: Vec<u8>,
     /// Bytes of `input` that are processed.
@@ -163,15 +163,15 @@ impl LineServer {
         }
         let begin = clock::now();
         let uid = who.uid;
-        let mut talk = LineSession::new(who);
-        talk.begin(&self.context, begin);
+        let mut session = LineSession::new(who);
+        session.begin(&self.context, begin);
         let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
         if self.poll.change(&stream, index as u64, PollInterest::Nothing, PollInterest::Read).is_err() {
             return;
         }
         let connection = LineConnection {
             stream,
-            talk,
+            session,
             uid,
             input: Vec::new(),
             done: 0,
@@ -235,7 +235,7 @@ impl LineServer {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         self.held -= usize::from(connection.held_until.is_some());
         let begin = clock::now();
-        connection.talk.gone(begin);
+        connection.session.gone(begin);
         self.spend(connection.uid, begin.mono);
     }
 
@@ -295,7 +295,7 @@ impl LineConnection {
                 return self.too_long();
             }
             let line = &self.input[self.done..self.done + length - 1];
-            if self.talk.line(line, context, clock::now(), &mut self.output) == RequestProgress::Later {
+            if self.session.line(line, context, clock::now(), &mut self.output) == RequestProgress::Later {
                 return self.flush(begin).filter(|next| *next == NextTurn::Close).unwrap_or(NextTurn::Pause(LATER_NS));
             }
             self.done += length;

@@ -188,10 +188,10 @@ impl LineSession {
                     self.nothing(begin, out)?;
                 }
             }
-            ("job", []) => self.tell_job(context, now, out)?,
+            ("job", []) => self.write_job(context, now, out)?,
             ("job", [id]) => {
                 self.choose_job(id, context, now)?;
-                self.tell_job(context, now, out)?;
+                self.write_job(context, now, out)?;
             }
             ("keep", []) => {
                 self.keep = true;
@@ -336,24 +336,24 @@ impl LineSession {
 
     fn choose_job(&mut self, id: &str, context: &ApiContext, now: ClockReading) -> Result<(), RequestStop> {
         let view = context.jobs.get();
-        let is_it = |job: &&Arc<JobView>| {
+        let has_id = |job: &&Arc<JobView>| {
             let record = &job.record;
             let may = self.who.role == Role::Admin || self.who.owns(record.uid, record.user.as_deref());
             may && (record.job == id || record.level == id || record.also.as_deref() == Some(id))
         };
-        let Some(job) = view.jobs.iter().find(is_it).cloned() else {
+        let Some(job) = view.jobs.iter().find(has_id).cloned() else {
             return Err(RequestStop::Because(format!(
                 "no job {id:?} of yours runs here; `job` alone finds that of this process"
             )));
         };
         let marks = context.marks.of(&job)?;
-        self.let_go(now);
+        self.close_regions(now);
         self.standing = PeerJob::Known { job, marks };
         Ok(())
     }
 
     /// `job LEVEL FROM TAKEN DROPPED REFUSED MANAGER ID`; the id is the rest of the line.
-    fn tell_job(&mut self, context: &ApiContext, now: ClockReading, out: &mut Vec<u8>) -> Result<(), RequestStop> {
+    fn write_job(&mut self, context: &ApiContext, now: ClockReading, out: &mut Vec<u8>) -> Result<(), RequestStop> {
         let (job, marks) = self.job(context, now)?;
         let (record, counts) = (&job.record, marks.counts());
         let id = record.job.replace(char::is_control, "?");
@@ -419,10 +419,10 @@ impl LineSession {
 
     /// Closes the regions that the connection has opened, unless it said `keep`.
     pub fn gone(&mut self, now: ClockReading) {
-        self.let_go(now);
+        self.close_regions(now);
     }
 
-    fn let_go(&mut self, now: ClockReading) {
+    fn close_regions(&mut self, now: ClockReading) {
         let open = std::mem::take(&mut self.open);
         if let (PeerJob::Known { marks, .. }, false) = (&self.standing, self.keep) {
             open.iter().for_each(|(region, times)| marks.close(region, *times, now));

@@ -134,7 +134,7 @@ impl JobGroups {
         for _ in 0..EVENTS_MAX {
             match self.events.try_recv() {
                 Ok(JobEvent::Began(job)) => self.begin(job, fast, now),
-                Ok(JobEvent::Changed(job)) => self.retell(job, fast, now),
+                Ok(JobEvent::Changed(job)) => self.update(job, fast, now),
                 Ok(JobEvent::Ended(job)) => self.end(&job, fast),
                 Err(_) => {
                     self.behind = false;
@@ -194,7 +194,7 @@ impl JobGroups {
     fn begin(&mut self, job: Arc<Job>, fast: &mut Sampler, now: i64) {
         let level = job.record.level.clone();
         if self.jobs.contains_key(&level) {
-            return self.retell(job, fast, now);
+            return self.update(job, fast, now);
         }
         tracing::debug!("job {} began", job.record.job);
         self.jobs.insert(level.clone(), RunningJob::new(job));
@@ -261,7 +261,7 @@ impl JobGroups {
         put(&self.context.counters.job_sensors, self.room.sensors());
     }
 
-    fn retell(&mut self, job: Arc<Job>, fast: &mut Sampler, now: i64) {
+    fn update(&mut self, job: Arc<Job>, fast: &mut Sampler, now: i64) {
         let level = job.record.level.clone();
         let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, fast, now) };
         let moved = running.job.place != job.place;

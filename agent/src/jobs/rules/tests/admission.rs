@@ -48,7 +48,7 @@ fn what_makes_no_sense_is_refused_whoever_asks() {
     );
     let mut empty = rule("4711 perf/* 1ms");
     empty.jobs = Some(String::new());
-    refused(&mut rules, &root(), empty.clone(), "is no job");
+    refused(&mut rules, &root(), empty.clone(), "is not a job");
     empty.jobs = Some("4711\n".into());
     refused(&mut rules, &root(), empty, "holds a control character");
 }

@@ -74,7 +74,7 @@ fn a_damaged_file_is_renamed_and_reported() {
     let (rules, problems) = open(dir.path(), 0);
     assert_eq!(rules.view().len(), 3, "{problems:?}");
     assert!(problems[0].contains("rule 10050: every: -5s is negative"), "{problems:?}");
-    assert!(problems[1].contains("rule 3: its number is none"), "{problems:?}");
+    assert!(problems[1].contains("rule 3: its number is not one"), "{problems:?}");
     // A file that somebody edited cannot give a user more than the limits do.
     fs::write(&path, good.replace("\"until_ns\":10000000000", "\"until_ns\":null")).unwrap();
     let (rules, problems) = open(dir.path(), 0);

@@ -5,7 +5,7 @@ use super::*;
 use crate::jobs::tracker::TrackerConfig;
 
 const S: u64 = 1_000_000_000;
-/// When the simulated day begins, ns since the Unix epoch.
+/// The begin of the simulated day, ns since the Unix epoch.
 const START: i64 = 1_700_000_000_000_000_000;
 
 /// A core with simulated time and directories.
@@ -13,7 +13,7 @@ struct Sim {
     core: TrackerCore,
     mono: u64,
     inode: u64,
-    /// All directories of jobs that are there, with what the file system says of them.
+    /// All existing directories of jobs with their facts.
     tree: BTreeMap<DirId, DirectoryStamp>,
     events: Vec<String>,
     written: Vec<JobRecord>,
@@ -75,7 +75,7 @@ impl Sim {
         self.flush();
     }
 
-    /// A directory is made; `notified` if the kernel sends an event for it.
+    /// Creates a directory; `notified` if the kernel sends an event for it.
     fn make(&mut self, hierarchy: usize, path: &str, announced: bool) {
         self.mono += 1_000;
         self.inode += 1;
@@ -150,7 +150,7 @@ fn one_job_across_controllers_that_vanish_one_by_one() {
     sim.remove(4, JOB_V2, true);
     sim.announced(&["ended 42"]);
     assert_eq!(sim.last().to, Some(sim.now().real));
-    // The freezer is still there, and is no new job, however often it is seen.
+    // The freezer remains, and is no new job, however often it is found.
     sim.scan();
     sim.scan();
     sim.announced(&[]);
@@ -178,7 +178,7 @@ fn what_inotify_lost_a_scan_repairs() {
     sim.make(1, JOB, false);
     sim.scan();
     sim.announced(&["began 42"]);
-    // Removed and made again between two scans: two jobs, not one.
+    // Removed and created again between two scans: two jobs, not one.
     for hierarchy in [0, 1] {
         sim.remove(hierarchy, JOB, false);
     }
@@ -189,7 +189,7 @@ fn what_inotify_lost_a_scan_repairs() {
     sim.announced(&["ended 42", "began 42"]);
     let froms: BTreeSet<i64> = sim.written.iter().map(|record| record.from).collect();
     assert_eq!(froms.len(), 2);
-    // What cannot be read is not gone.
+    // An unreadable directory is not removed.
     let seen = BTreeSet::new();
     sim.core.scanned(&seen, &[DirId::new(0, "slurm"), DirId::new(1, "")], sim.now());
     sim.announced(&[]);
@@ -201,7 +201,7 @@ fn what_inotify_lost_a_scan_repairs() {
 
 #[test]
 fn the_same_id_again_has_all_directories_that_account() {
-    // Made again before the end of the first job was noticed; or never removed, and reused.
+    // Created again before the end of the first job was noticed; or never removed, and used again.
     for is_new_directory in [true, false] {
         let mut sim = Sim::new(vec![]);
         for hierarchy in [0, 1, 2] {
@@ -229,7 +229,7 @@ fn the_same_id_again_has_all_directories_that_account() {
         sim.scan();
         sim.announced(&[]);
     }
-    // One that went unnoticed with the first is not the second's for longer than until the next scan.
+    // A directory that stayed unnoticed belongs to the second job until the next scan at most.
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
     sim.make(1, JOB, true);
@@ -249,7 +249,7 @@ fn old_news_of_a_directory_that_is_known_is_no_second_job() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
     sim.announced(&["began 42"]);
-    // A scan found it first; when the event of its creation arrives, it no longer exists.
+    // A scan found it first; it no longer exists when the event of its creation arrives.
     let DirectoryRole::Job(found) = sim.core.spot(&DirId::new(0, JOB)) else { panic!() };
     let gone = DirectoryStamp { created: sim.now().real, ..DirectoryStamp::default() };
     sim.core.made(DirId::new(0, JOB), &found, gone, sim.now());
@@ -352,7 +352,7 @@ fn the_agent_was_away() {
     let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
     let mut sim = Sim::new(kept);
     (sim.tree, sim.mono, sim.inode) = (tree, mono + 60 * S, 1000);
-    // The second is over, and its id runs again; the third ends between the look at its directory and the scan.
+    // The second job has ended, and its id runs again; the third ends between the read of its directory and the scan.
     sim.remove(0, "slurm/uid_1000/job_43", false);
     sim.make(0, "slurm/uid_1000/job_43", false);
     sim.remove(0, "slurm/uid_1000/job_44", false);
@@ -467,8 +467,8 @@ fn root_is_believed_late() {
     assert_eq!((job.record.uid, job.place.uid, &job.place.cpus[..]), (Some(1000), Some(1000), &[0, 1][..]));
 }
 
-/// Directories made and removed in any order, with or without events, with scans in between: after a last scan the core knows exactly
-/// what exists, and the events of every job were in order.
+/// Directories created and removed in any order, with or without events, with scans in between: after a last scan the core knows exactly the existing
+/// ones, and the events of every job were in order.
 #[test]
 fn any_order_of_events_and_losses() {
     let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
@@ -506,7 +506,7 @@ fn any_order_of_events_and_losses() {
         }
         announced.append(&mut sim.events);
     }
-    // What a job took over in the first scan from one before it is known by its inode after the second.
+    // Directories that a job adopted in the first scan from one before it are known by their inodes after the second.
     for is_second in [false, true] {
         sim.scan();
         for (_, live) in sim.core.jobs() {
@@ -514,7 +514,7 @@ fn any_order_of_events_and_losses() {
                 assert!(sim.tree.contains_key(dir), "{dir:?} is not there");
             }
         }
-        // What is left of jobs that ended is no job; what accounts is one's.
+        // Remaining directories of ended jobs are no jobs; accounting ones are.
         let accounting = |dir: &DirId| dir.hierarchy != 2 && dir.path.matches('/').count() == 2;
         for (dir, stamp) in sim.tree.iter().filter(|(dir, _)| accounting(dir)) {
             let DirectoryRole::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
@@ -549,7 +549,7 @@ fn any_order_of_events_and_losses() {
     assert!(last.values().all(|record| record.to.is_some() && record.steps.iter().all(|step| step.to.is_some())));
 }
 
-/// Two users with one id: each job has its own level, record and end, in whichever order they go.
+/// Two users with one id: each job has its own level, record and end, in any order.
 #[track_caller]
 fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], owners: [&str; 2]) {
     for is_first_gone_first in [true, false] {
@@ -561,7 +561,7 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
             sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
         assert_eq!(announced, [(levels[0], owners[0]), (levels[1], owners[1])]);
         assert!(!sim.written[0].is_same(&JobRecord { from: sim.written[0].from, ..sim.written[1].clone() }));
-        // An agent that starts again, and sees them in the other order.
+        // An agent that starts again and finds them in the other order.
         let seen = sim.now().real;
         let kept = sim
             .core
@@ -605,7 +605,7 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
         let path = PathBuf::from(paths[stays]);
         let place = &left[0].place;
         assert!(place.v2.iter().chain(place.v1.values()).all(|dir| dir.ends_with(&path)), "{place:?}");
-        // Whoever comes again gets no level of the one who stays.
+        // A job that begins again does not get the level of the one that stays.
         sim.make(hierarchy, paths[goes], true);
         sim.flush();
         assert_eq!((sim.last().level.as_str(), sim.last().owner.as_str()), (levels[goes], owners[goes]));
@@ -625,7 +625,7 @@ fn one_id_of_two_users() {
     two_owners(4, &units[0], &units[1], levels, ["own:1000", "own:1001"]);
     let with_root = format!("system.slice/{}", "run-r1.scope");
     two_owners(4, &with_root, &units[0], ["run-r1.scope", "run-r1.scope-u1000"], ["", "own:1000"]);
-    // PBS, Flux and Slurm in the unified hierarchy have an id once on a node, and what users make is none of theirs.
+    // PBS, Flux and Slurm in the unified hierarchy have an id once on a node, and directories that users create are not theirs.
     let mut sim = Sim::new(vec![]);
     sim.make(0, "pbs_jobs.service/jobid/42.pbs", true);
     sim.make(4, JOB_V2, true);

@@ -33,7 +33,7 @@ fn layouts(config: &TrackerConfig) -> Layouts {
     Layouts::new(config, &BTreeMap::from([("flux".to_owned(), 998), ("oar".to_owned(), 990)]))
 }
 
-/// What a path is, in one line: `above`, `nothing`, or manager, id and what else is known.
+/// The role of a path in one line: `above`, `nothing`, or manager, id and further facts.
 #[track_caller]
 fn check_with(layouts: &Layouts, version: CgroupVersion, path: &str, expected: &str) {
     let text = match layouts.spot(version, path) {
@@ -130,7 +130,7 @@ fn slurm_with_sluids() {
         &format!("{scope}/s7ZK3MQ9VWXY01/step_batch/user/task_0"),
         "slurm s7ZK3MQ9VWXY01 of=n1 step=step_batch/task_0",
     );
-    // Small letters, I, L, O and U are no digits there, and the first is hexadecimal; 12 are too few.
+    // Small letters, I, L, O and U are no digits, and the first digit is hexadecimal; 12 digits are too few.
     check(V2, &format!("{scope}/s7zk3mq9vwxy01"), "nothing");
     check(V2, &format!("{scope}/sZ123456789ABC"), "nothing");
     check(V2, &format!("{scope}/job_s0123456789ABC"), "nothing");
@@ -210,7 +210,7 @@ fn systemd_units_by_name() {
     check_with(&layouts, V2, "user.slice/user-1001.slice/user@1000.service/app.slice/run-r1.scope", "nothing");
     check_with(&layouts, V2, "app.slice/user@1000.service/run-r1.scope", "nothing");
     check_with(&layouts, V2, "machine.slice/vm-1.scope/inner.scope", "nothing");
-    // What another manager knows is that manager's.
+    // Units of another manager are that manager's.
     check_with(&layouts, V2, "system.slice/slurmstepd.scope/job_7", "slurm 7 …");
 }
 

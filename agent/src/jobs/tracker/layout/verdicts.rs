@@ -4,7 +4,7 @@ use super::tests::config;
 use super::*;
 use crate::jobs::tracker::trust::{Ownership, TrustedUser};
 
-/// Resource managers in the table that are not looked for: a slot or a pod is no batch job's id. Their real paths are no jobs here.
+/// Resource managers of the table without a layout: a slot or a pod has no batch job's id. Their real paths are no jobs here.
 const NOT_LOOKED_FOR: &[&str] = &["htcondor", "pod"];
 
 fn site() -> Layouts {
@@ -21,7 +21,7 @@ fn owned(uid: u32) -> Ownership {
     Ownership { uid, gid: uid, mode: 0o040_755, is_dir: true }
 }
 
-/// What the table says in words, in the words of the table's results.
+/// The result in the words of the table.
 fn words(found: &JobPath) -> String {
     let mut words = format!("{} {}", found.manager, found.job);
     for (name, value) in [("uid", found.uid.map(|uid| uid.to_string())), ("user", found.user.clone())] {
@@ -46,7 +46,7 @@ fn every_path_of_the_table_has_its_verdict() {
             list => list.split(',').map(|uid| owned(uid.parse().unwrap())).collect(),
         };
         assert_eq!(owners.len(), levels.len(), "{line}");
-        // As the tracker walks: each directory in its turn, and never below one that is refused.
+        // As the tracker walks: one directory after the other, and never below a refused one.
         let mut job = None;
         for depth in 1..=levels.len() {
             let (asked, found) = match layouts.spot(version, &levels[..depth].join("/")) {
@@ -65,7 +65,7 @@ fn every_path_of_the_table_has_its_verdict() {
         *counts += 1;
         match (&job, expected) {
             (None, false) => {}
-            // Below a real job's directory: it is that job's, and the id of the forged one is never seen.
+            // Below a real job's directory: it belongs to that job, and the forged id never counts.
             (Some(found), false) => {
                 assert!(result.contains(&format!("counts to job {}", found.job)), "{line}: {found:?}");
             }
@@ -92,7 +92,7 @@ fn every_path_of_the_table_has_its_verdict() {
     assert_eq!((accepted, rejected), (13, 17), "15 real ones, of which two are of managers that are not looked for");
 }
 
-/// For each manager: what an ordinary user can make below their own systemd manager, or in a directory that was given to them.
+/// For each manager: directories that an ordinary user can create below their own systemd manager, or in a directory that was given to them.
 #[test]
 fn a_user_makes_nobody_elses_job() {
     let agent = TrustedUser { uid: 500, gid: 500 };
@@ -129,7 +129,7 @@ fn a_user_makes_nobody_elses_job() {
             assert_eq!((&found.owner, found.uid, &found.user), (&PathOwner::Own(1000), Some(1000), &None), "{path}");
             assert!(["systemd", "anywhere"].contains(&found.manager.as_str()), "{path}: {}", found.manager);
             assert!(found.level.ends_with("-u1000"), "{path}: {}", found.level);
-            // And only where the directories are that user's.
+            // And only where the directories belong to that user.
             let levels = path.split('/').count();
             let real: Vec<Ownership> = (0..levels).map(|level| owned(if level < 2 { 0 } else { 1000 })).collect();
             assert_eq!(agent.refuses(&found.owners, &real), None, "{path}");
@@ -138,7 +138,7 @@ fn a_user_makes_nobody_elses_job() {
         }
     }
     assert!(found_some >= 4, "{found_some}");
-    // A tree of a user's at the root of the hierarchy.
+    // A user's tree at the root of the hierarchy.
     for path in [
         "slurm/uid_1001/job_42",
         "system.slice/slurmstepd.scope/job_42",
