@@ -3,7 +3,7 @@
 //! - In: HTTP/1.1 requests, and on the users' socket the line protocol (`lines`).
 //! - Out: newest values from the groups' rings, earlier ones from the cache, states and counts; commands to the manager.
 //! - Never: more connections than a listener has permits, or an idle or slow one that stays; a caller without a token, or a user, who locks others or
-//! the administrator out; data of a job for another user.
+//!   the administrator out; data of a job for another user.
 //!
 //! Listeners: the administrator's socket (`[api] socket`), the users' socket (`[jobs] socket`), HTTPS. `unix` and `https` identify the caller,
 //! `scope` checks permissions.

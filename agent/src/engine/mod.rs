@@ -3,7 +3,7 @@
 //! - In: groups with their readers and their timing.
 //! - Out: complete samples in each group's [`ring`], counts, lags.
 //! - Never, on a sampler thread: an allocation once warm, a lock, a blocking system call except the sleep to the next tick and the reads of the
-//! sources.
+//!   sources.
 
 pub mod accumulate;
 pub mod clock;

@@ -3,7 +3,7 @@
 //! - In: connections whose first byte is a lower-case letter, with the identity of the peer.
 //! - Out: newest readings from the groups' rings; marks to [`crate::jobs::marks`].
 //! - Never: a thread for each connection; an application that waits because another one sends too much; a reading of, or a mark for, another user's
-//! job.
+//!   job.
 //!
 //! One thread serves all connections in turns ([`event_loop`]). A connection's requests and responses are in [`session`], without I/O.
 

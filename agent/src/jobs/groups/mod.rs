@@ -3,7 +3,7 @@
 //! - In: events of the tracker, parts that the sources offer of each job, settings that the rules give each metric.
 //! - Out: groups `job/<level>/<interval>`, notes for administrators, a view for the API.
 //! - Never: a change of a group that nothing has changed for; a metric that is in no group while it moves between two; a source that keeps the others
-//! from being read.
+//!   from being read.
 //!
 //! [`plan`] computes the groups that settings ask for, and the steps from the running ones; [`running_job`] takes those steps for one job with a
 //! [`group_builder`]; [`reader`] reads a group with the readers of its parts ([`part`]).

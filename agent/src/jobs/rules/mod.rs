@@ -3,8 +3,8 @@
 //! - In: `[[jobs.rule]]` and `[jobs.limits]` of the configuration, commands of people and of the server, the time as an argument.
 //! - Out: the [`MetricSetting`] of a metric of a job, refusals with their reason, `rules.json` and `audit.jsonl` in the jobs' directory.
 //! - Never: a rule without an end that no administrator made; a user's rule for another user's job, whatever the rule says and whenever the job
-//! begins; a user's rule that lowers what the configuration and administrators ask for, unless `users_may_lower`; a change without a line in the
-//! audit log.
+//!   begins; a user's rule that lowers what the configuration and administrators ask for, unless `users_may_lower`; a change without a line in the
+//!   audit log.
 //!
 //! Of all rules that match a metric of a job the last one counts: those of the configuration first, in its order, then those that people added, by
 //! number. [`table`] finds it, [`admission`] decides whether a new rule is allowed, [`rule_file`] and [`audit`] write.
