@@ -319,7 +319,6 @@ impl ServerLink {
         self.failures = 0;
     }
 
-    /// Disconnects properly.
     pub fn close(&mut self, queue: &mut SendQueue) {
         let phase = std::mem::replace(&mut self.phase, LinkPhase::Waiting(Instant::now()));
         self.records.ask_again();
