@@ -10,9 +10,10 @@ use wholegrain_store::{Chunk, ReadSnapshot, SensorInfo, SnapshotReader};
 
 use crate::columns::StopCheck;
 use crate::columns::sums::SeriesSums;
+use crate::error::QueryError;
 use crate::plan::{QueryPlan, TimeRange};
+use crate::query::{Across, Agg};
 use crate::windows::Windows;
-use crate::{Across, Agg, QueryError};
 
 /// The approximate number of rows of a slice. Few in tests, to have many slices.
 const SLICE_ROWS: i64 = if cfg!(test) { 16 } else { 1 << 16 };

@@ -9,12 +9,12 @@ use arrow_array::{
     ArrayRef, DictionaryArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use wholegrain_model::{Column, ColumnValues, Value};
+use wholegrain_model::{Column, ColumnValues};
 use wholegrain_store::{Chunk, ReadSnapshot, SensorInfo, SnapshotReader};
 
-use crate::QueryError;
 use crate::across::{GroupRows, SensorGroup};
 use crate::columns::{RowChunkIter, StopCheck};
+use crate::error::QueryError;
 use crate::plan::QueryPlan;
 
 /// The most rows of one record batch.
@@ -25,13 +25,6 @@ pub const UNIT_KEY: &str = "wholegrain.unit";
 pub const UNITS_KEY: &str = "wholegrain.units";
 /// Key of the schema's metadata of an import or an export with the kinds (gauge, counter): one line a sensor, in the order of the dictionary.
 pub const KINDS_KEY: &str = "wholegrain.kinds";
-
-/// One row of a series; `None` is a gap.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ResultRow {
-    pub(crate) time: i64,
-    pub(crate) value: Option<Value>,
-}
 
 /// The columns of an answer with floats: `sensor` (dictionary of paths), `time` (ns, UTC), `value` (Float64; null is a gap).
 pub fn schema() -> SchemaRef {

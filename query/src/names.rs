@@ -9,7 +9,7 @@ use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Pattern, SensorPath};
 use wholegrain_store::SensorInfo;
 
-use crate::Space;
+use crate::space::Space;
 
 /// The most names that one answer has.
 pub const NAMES_MAX: usize = 200;

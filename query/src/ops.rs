@@ -2,12 +2,21 @@
 
 use wholegrain_model::{Kind, Value};
 
-use crate::Op;
-use crate::columns::weighted::ValueChange;
+use crate::query::Op;
 use crate::samples::JoinedSample;
 use crate::scale::Scale;
 
 const NS_PER_S: f64 = 1e9;
+
+/// What happened between two samples; it belongs to the later one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ValueChange {
+    /// Of the later sample.
+    pub time: i64,
+    pub by: f64,
+    /// Since the sample before.
+    pub ns: i64,
+}
 
 /// One sensor's operation, fed sample by sample.
 pub(crate) struct DifferenceOp {

@@ -8,21 +8,22 @@ use wholegrain_store::{
     Chunk, ReadSnapshot, Resolution, Scan, ScanPart, ScanRequest, SensorInfo, SensorRange, SnapshotReader,
 };
 
-use crate::batches::ResultRow;
 use crate::columns::aggregate::{WindowAggregation, WindowAggregator};
 use crate::columns::mean::{ApproximateMeans, TimeWeightedMeans};
-use crate::columns::weighted::{ValueChange, WeightedMeans};
-use crate::columns::{Cancellable, RowChunkIter, RowChunks, StopCheck};
+use crate::columns::weighted::WeightedMeans;
+use crate::columns::{Cancellable, ResultRow, RowChunkIter, RowChunks, StopCheck};
 use crate::conversion_loss::ConversionLoss;
+use crate::error::QueryError;
 use crate::holes;
 use crate::integral::{CumulativeIntegral, LineSegments, WindowIntegrals};
-use crate::jobs::JobScope;
-use crate::ops::DifferenceOp;
+use crate::jobs::scope::JobScope;
+use crate::ops::{DifferenceOp, ValueChange};
+use crate::points::POINTS_MAX;
+use crate::query::{Across, Agg, Op, PATTERNS_MAX, Query};
 use crate::samples::{JoinedSample, JoinedSamples, NeighbourSamples, SkippedHoles};
 use crate::scale::Scale;
-use crate::units::Conversions;
+use crate::units::{Conversions, unit_of};
 use crate::windows::Windows;
-use crate::{Across, Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
 
 impl Query {
     /// Checks what can be checked without knowing the sensors.
@@ -435,58 +436,4 @@ fn check_kinds(op: Option<Op>, sensors: &[SensorInfo]) -> Result<(), QueryError>
         first.path,
         if count > 1 { ", …" } else { "" },
     )))
-}
-
-/// The unit of an answer's values, from the sensor's unit: `By` becomes `By/s` by rate; the integral of `W` is `W.s` and of
-/// `By/s` is `By`; a count is `1`.
-pub fn unit_of(unit: &str, op: Option<Op>, agg: Option<Agg>) -> String {
-    if agg == Some(Agg::Count) {
-        return "1".to_owned();
-    }
-    let base = if unit.is_empty() { "1" } else { unit };
-    let per_second = matches!(op, Some(Op::Rate | Op::Derivative));
-    if matches!(op, None | Some(Op::Delta)) {
-        return unit.to_owned();
-    }
-    if base == "s" && per_second {
-        // Clearer than `1`: seconds per second.
-        return "s/s".to_owned();
-    }
-    let composed = Unit::parse(base).and_then(|unit| {
-        let second = Unit::parse("s")?;
-        if per_second { unit.divide(&second) } else { unit.multiply(&second) }
-    });
-    match composed {
-        Ok(composed) => composed.code().to_owned(),
-        // Not a UCUM code: append the operation as text.
-        Err(_) if per_second => format!("{base}/s"),
-        Err(_) => base.strip_suffix("/s").map_or_else(|| format!("{base}.s"), str::to_owned),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units() {
-        for (unit, op, agg, expected) in [
-            ("By", None, Some(Agg::Mean), "By"),
-            ("By", Some(Op::Rate), None, "By/s"),
-            ("", Some(Op::Rate), None, "1/s"),
-            ("By", Some(Op::Delta), Some(Agg::Sum), "By"),
-            ("Cel", Some(Op::Derivative), None, "Cel/s"),
-            ("W", Some(Op::Integral), None, "W.s"),
-            ("By/s", Some(Op::Integral), None, "By"),
-            ("1", Some(Op::Integral), None, "s"),
-            ("1/s", Some(Op::Integral), None, "1"),
-            ("W.s", Some(Op::Rate), None, "W"),
-            ("furlongs", Some(Op::Rate), None, "furlongs/s"),
-            ("furlongs/s", Some(Op::Integral), None, "furlongs"),
-            ("furlongs", Some(Op::Integral), None, "furlongs.s"),
-            ("By", Some(Op::Rate), Some(Agg::Count), "1"),
-        ] {
-            assert_eq!(unit_of(unit, op, agg), expected, "{unit} {op:?} {agg:?}");
-        }
-    }
 }

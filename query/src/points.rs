@@ -2,7 +2,7 @@
 
 use wholegrain_model::{Interval, Timestamp};
 
-use crate::Query;
+use crate::query::Query;
 
 /// The most windows that may be asked for by number.
 pub const POINTS_MAX: u64 = 1_000_000;

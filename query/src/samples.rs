@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wholegrain_model::{Interval, Timestamp, Value};
 use wholegrain_store::{Chunk, Resolution, Scan, ScanPart, ScanRequest, SensorInfo, SnapshotReader, StoreError};
 
-use crate::QueryError;
+use crate::error::QueryError;
 use crate::holes::{self, HoleDetector, Spacing};
 use crate::reading_spans;
 

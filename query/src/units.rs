@@ -6,8 +6,8 @@ use wholegrain_model::{ColumnValues, Conversion, Kind, Unit, UnitError, Value};
 use wholegrain_store::{Chunk, SensorInfo};
 
 use crate::columns::ChunkBuilder;
-use crate::plan::unit_of;
-use crate::{Agg, Op, QueryError};
+use crate::error::QueryError;
+use crate::query::{Agg, Op};
 
 /// How the values of each sensor become values in the unit wanted. Few: sensors of one unit and kind share one.
 #[derive(Debug)]
@@ -92,6 +92,33 @@ pub(crate) fn converted_chunk(mut chunk: Chunk, conversion: Conversion, exact: b
     chunk
 }
 
+/// The unit of an answer's values, from the sensor's unit: `By` becomes `By/s` by rate; the integral of `W` is `W.s` and of
+/// `By/s` is `By`; a count is `1`.
+pub fn unit_of(unit: &str, op: Option<Op>, agg: Option<Agg>) -> String {
+    if agg == Some(Agg::Count) {
+        return "1".to_owned();
+    }
+    let base = if unit.is_empty() { "1" } else { unit };
+    let per_second = matches!(op, Some(Op::Rate | Op::Derivative));
+    if matches!(op, None | Some(Op::Delta)) {
+        return unit.to_owned();
+    }
+    if base == "s" && per_second {
+        // Clearer than `1`: seconds per second.
+        return "s/s".to_owned();
+    }
+    let composed = Unit::parse(base).and_then(|unit| {
+        let second = Unit::parse("s")?;
+        if per_second { unit.divide(&second) } else { unit.multiply(&second) }
+    });
+    match composed {
+        Ok(composed) => composed.code().to_owned(),
+        // Not a UCUM code: append the operation as text.
+        Err(_) if per_second => format!("{base}/s"),
+        Err(_) => base.strip_suffix("/s").map_or_else(|| format!("{base}.s"), str::to_owned),
+    }
+}
+
 /// The units of the answer, one for each sensor.
 pub(crate) fn units(
     sensors: &[SensorInfo],
@@ -156,5 +183,27 @@ mod tests {
         assert_eq!(converted(Value::Int(3), exact, false), Some(Value::Float(24_000.0)));
         assert_eq!(converted(Value::Int(3), of("By", "kBy"), false), Some(Value::Float(0.003)));
         assert_eq!((of("By", "kBy").integer(), of("Cel", "K").integer()), (None, None));
+    }
+
+    #[test]
+    fn units_of_operations() {
+        for (unit, op, agg, expected) in [
+            ("By", None, Some(Agg::Mean), "By"),
+            ("By", Some(Op::Rate), None, "By/s"),
+            ("", Some(Op::Rate), None, "1/s"),
+            ("By", Some(Op::Delta), Some(Agg::Sum), "By"),
+            ("Cel", Some(Op::Derivative), None, "Cel/s"),
+            ("W", Some(Op::Integral), None, "W.s"),
+            ("By/s", Some(Op::Integral), None, "By"),
+            ("1", Some(Op::Integral), None, "s"),
+            ("1/s", Some(Op::Integral), None, "1"),
+            ("W.s", Some(Op::Rate), None, "W"),
+            ("furlongs", Some(Op::Rate), None, "furlongs/s"),
+            ("furlongs/s", Some(Op::Integral), None, "furlongs"),
+            ("furlongs", Some(Op::Integral), None, "furlongs.s"),
+            ("By", Some(Op::Rate), Some(Agg::Count), "1"),
+        ] {
+            assert_eq!(unit_of(unit, op, agg), expected, "{unit} {op:?} {agg:?}");
+        }
     }
 }

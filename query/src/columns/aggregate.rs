@@ -5,9 +5,10 @@ use wholegrain_store::{ScanPart, TierWindows};
 
 use super::fold::ValueFold;
 use super::{ChunkBuilder, FoldedWindows, WindowFold};
+use crate::error::QueryError;
+use crate::query::Agg;
 use crate::scale::Scale;
 use crate::windows::Windows;
-use crate::{Agg, QueryError};
 
 /// How a window becomes a value.
 #[derive(Debug, Clone, Copy)]

@@ -7,11 +7,12 @@ use wholegrain_model::{ColumnValues, Timestamp, Value};
 use wholegrain_store::{Chunk, ScanPart, SnapshotReader, TierWindows, WindowColumns as TierRows, WindowEdge};
 
 use super::aggregate::run;
-use super::fold::{FloatSum, sum};
+use super::fold::sum;
 use super::{ChunkBuilder, FoldedWindows, WindowFold};
-use crate::QueryError;
+use crate::error::QueryError;
+use crate::float_sum::FloatSum;
 use crate::holes::{HoleDetector, Spacing};
-use crate::integral::LineSegment;
+use crate::line_segment::LineSegment;
 use crate::samples::NeighbourSamples;
 use crate::scale::Scale;
 use crate::windows::Windows;

@@ -14,8 +14,14 @@ pub(crate) mod weighted;
 use wholegrain_model::{Column, ColumnValues, Gaps, Value};
 use wholegrain_store::{Chunk, StoreError};
 
-use crate::QueryError;
-use crate::batches::ResultRow;
+use crate::error::QueryError;
+
+/// One row of a series; `None` is a gap.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ResultRow {
+    pub(crate) time: i64,
+    pub(crate) value: Option<Value>,
+}
 
 /// Chunks of an answer's rows: times and values of one series, in time order.
 pub(crate) type RowChunkIter = Box<dyn Iterator<Item = Result<Chunk, QueryError>> + Send>;

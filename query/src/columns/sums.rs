@@ -3,9 +3,9 @@
 use wholegrain_model::{Column, ColumnValues, Gaps, Value};
 use wholegrain_store::Chunk;
 
-use super::fold::FloatSum;
 use super::{ChunkBuilder, without_gaps};
-use crate::Agg;
+use crate::float_sum::FloatSum;
+use crate::query::Agg;
 
 /// What the values of each time have become so far. Of few different times: a bound is the caller's.
 #[derive(Debug, Clone)]

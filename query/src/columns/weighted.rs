@@ -2,23 +2,14 @@
 
 use wholegrain_model::Value;
 
-use super::fold::FloatSum;
 use super::{ChunkBuilder, FoldedWindows, WindowFold};
-use crate::QueryError;
+use crate::error::QueryError;
+use crate::float_sum::FloatSum;
+use crate::ops::ValueChange;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
 const NS_PER_S: f64 = 1e9;
-
-/// What happened between two samples; it belongs to the later one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ValueChange {
-    /// Of the later sample.
-    pub time: i64,
-    pub by: f64,
-    /// Since the sample before.
-    pub ns: i64,
-}
 
 /// The changes of each window over their time, in unit/s.
 pub(crate) struct WeightedMeans {

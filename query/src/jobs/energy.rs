@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use wholegrain_model::{Conversion, Kind, Pattern, Unit, Value};
 use wholegrain_store::{ReadSnapshot, ScanRequest, SensorInfo, SensorRange};
 
-use crate::QueryError;
-use crate::columns::fold::FloatSum;
+use crate::error::QueryError;
+use crate::float_sum::FloatSum;
+use crate::jobs::JobScope;
 use crate::ops::DifferenceOp;
+use crate::query::Op;
 use crate::samples::{JoinedSample, JoinedSamples, NeighbourSamples};
 use crate::scale::Scale;
-use crate::{Op, jobs::JobScope};
 
 /// J of a kWh.
 pub const J_PER_KWH: f64 = 3_600_000.0;

@@ -7,7 +7,7 @@
 //! `scope.rs` says which sensors are a job's; `statistics.rs` and `energy.rs` read them.
 
 pub mod energy;
-mod scope;
+pub(crate) mod scope;
 pub mod statistics;
 
 pub use scope::{Cpus, JobNode, JobScope};

@@ -10,10 +10,12 @@ use wholegrain_model::{Kind, Value};
 use wholegrain_store::{ReadSnapshot, ScanRequest, SensorInfo, SensorRange, SnapshotReader};
 
 use super::JobScope;
+use crate::error::QueryError;
 use crate::ops::DifferenceOp;
+use crate::query::Op;
 use crate::samples::{JoinedSamples, NeighbourSamples};
 use crate::scale::Scale;
-use crate::{Op, QueryError, unit_of};
+use crate::units::unit_of;
 
 /// The most metrics of one answer.
 pub const METRICS_MAX: usize = 10_000;

@@ -2,7 +2,7 @@
 
 use wholegrain_model::{Interval, Pattern};
 
-use crate::Agg;
+use crate::query::Agg;
 
 /// A place in the text: bytes from `start` (within) to `end` (not within).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use wholegrain_model::{Dimension, Kind, Pattern, Unit};
 use super::ast::{Along, Binary, Expr, ExprNode, Function, Reference, TextSpan, Unary};
 use super::definition_error::{DefinitionError, word};
 use super::{Definition, OPERANDS_MAX};
-use crate::Agg;
+use crate::query::Agg;
 
 /// A sensor as far as the check is concerned.
 #[derive(Debug, Clone)]

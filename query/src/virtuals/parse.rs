@@ -8,7 +8,7 @@ use super::absolute;
 use super::ast::{Along, Binary, Expr, ExprNode, Function, Reference, TextSpan, Unary};
 use super::definition_error::{DefinitionError, word};
 use super::lex::{Lexer, Numeral};
-use crate::Agg;
+use crate::query::Agg;
 
 /// The longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 64 << 10;

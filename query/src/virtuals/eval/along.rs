@@ -2,7 +2,7 @@
 //! points that it looks back on only, to the last bit, and not on where it began.
 
 use super::super::ast::Along;
-use crate::Agg;
+use crate::query::Agg;
 
 /// The most points of one moving window.
 pub(super) const WINDOW_POINTS_MAX: i64 = 1 << 20;

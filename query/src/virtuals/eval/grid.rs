@@ -6,8 +6,8 @@
 use wholegrain_model::{ColumnValues, Conversion};
 use wholegrain_store::{Chunk, SensorInfo};
 
-use crate::Scale;
 use crate::ops::advance;
+use crate::scale::Scale;
 
 /// Where values at points of the grid go. A point is a time divided by the grid's interval.
 pub(super) trait GridSink {

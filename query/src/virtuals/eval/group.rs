@@ -2,7 +2,7 @@
 
 use super::super::MissingOperands;
 use super::grid::GridSink;
-use crate::Agg;
+use crate::query::Agg;
 
 /// What was taken so far, for each point of a part of the grid.
 #[derive(Debug, Clone)]

@@ -11,7 +11,9 @@ use super::super::ast::{Along, Binary, Expr, ExprNode, Function, Reference, Unar
 use super::super::{MissingOperands, OPERANDS_MAX, SensorLookup, VirtualSensor};
 use super::along::{WINDOW_POINTS_MAX, back_ns, first_needed, ns, window_points};
 use super::grid::RawSamples;
-use crate::{Agg, HOLE_INTERVALS, holes};
+use crate::holes;
+use crate::holes::HOLE_INTERVALS;
+use crate::query::Agg;
 
 /// The interval of a computed sensor none of whose operands has one: 1 s.
 pub const INTERVAL_NS_UNKNOWN: i64 = 1_000_000_000;
