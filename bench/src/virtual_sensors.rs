@@ -158,7 +158,7 @@ fn ask(space: &Space, query: &Query) -> anyhow::Result<(f64, u64, f64)> {
 
 /// Opens the store with nothing kept and the sensor defined.
 fn open(dir: &Path) -> anyhow::Result<Space> {
-    let derived = dir.join("derived");
+    let derived = dir.join("results");
     if derived.exists() {
         std::fs::remove_dir_all(&derived).with_context(|| format!("removing {}", derived.display()))?;
     }
@@ -244,7 +244,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             again.push(ms);
         }
         let stats = space.store().stats();
-        ensure!(stats.derived_hits > 0, "nothing was kept: {stats:?}");
+        ensure!(stats.result_cache_hits > 0, "nothing was kept: {stats:?}");
     }
     aim("first query, median, s", median(&first), 2, Aim::AtMost(FIRST_S_MAX, "3"));
     aim("the same again, median, ms", median(&again), 1, Aim::AtMost(AGAIN_MS_MAX, "100"));

@@ -78,7 +78,7 @@ impl Space {
         if !sensors.iter().any(|sensor| sensor.id.is_computed()) {
             return snapshot;
         }
-        Box::new(ComputedSnapshot::new(snapshot, self.virtuals.clone(), self.store.derived()))
+        Box::new(ComputedSnapshot::new(snapshot, self.virtuals.clone(), self.store.result_cache()))
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
@@ -131,7 +131,7 @@ impl ReadStore for Space {
     }
 
     fn snapshot(&self) -> Box<dyn ReadSnapshot> {
-        Box::new(ComputedSnapshot::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.derived()))
+        Box::new(ComputedSnapshot::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.result_cache()))
     }
 }
 

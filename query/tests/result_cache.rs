@@ -317,7 +317,7 @@ impl World {
 
     fn count(&mut self) {
         let stats = self.store().stats();
-        self.used = (self.used.0 + stats.derived_hits, self.used.1 + stats.derived_kept);
+        self.used = (self.used.0 + stats.result_cache_hits, self.used.1 + stats.result_cache_stored);
     }
 
     /// Closed and opened; or opened as it was on the disk while it was open, as after a kill.
@@ -606,7 +606,7 @@ fn what_retention_took_out_of_a_block_is_in_no_result_after_a_restart() {
     let pattern = Pattern::new("/lab/n1/**").unwrap();
     world.store().set_retention(&pattern, Some(Interval::from_s(50 * 3_600)), "ada", 5).unwrap();
     world.compare(&all);
-    assert!(world.store().stats().derived_pieces > 50);
+    assert!(world.store().stats().result_cache_pieces > 50);
     world.store().maintain(world.time + 40 * HOUR).unwrap();
     assert!(world.store().stats().retention_rewritten_bytes > 0, "a block was written again");
     world.compare(&all);
@@ -647,6 +647,6 @@ fn years_without_readings_cost_neither_time_nor_files() {
     let rows = answer(world.space(), &question("/e/fine", times[0] - HOUR, world.time + HOUR, None, None));
     assert_eq!(rows.len(), times.len());
     let stats = world.store().stats();
-    let files = std::fs::read_dir(world.dir.path().join("derived")).unwrap().count();
-    assert!(stats.derived_pieces > 0 && files < 30, "{files} files of {} pieces", stats.derived_pieces);
+    let files = std::fs::read_dir(world.dir.path().join("results")).unwrap().count();
+    assert!(stats.result_cache_pieces > 0 && files < 30, "{files} files of {} pieces", stats.result_cache_pieces);
 }

@@ -1,9 +1,6 @@
 //! Consecutive readings of one sensor, and operations on them.
 
-use wholegrain_model::Column;
-use wholegrain_model::ColumnValues;
-use wholegrain_model::Gaps;
-use wholegrain_model::ValueType;
+use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 /// Consecutive readings of one sensor, raw (not scaled), gaps included; times strictly increasing, at least one.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,4 +63,16 @@ pub(crate) fn set_gap(gaps: &mut Gaps, index: usize, len: usize) {
         gaps.0.resize(words, 0);
     }
     gaps.0[index / 64] |= 1 << (index % 64);
+}
+
+impl Chunk {
+    /// Takes everything out and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.times.clear();
+        self.column.gaps.0.clear();
+        match &mut self.column.values {
+            ColumnValues::Int(values) => values.clear(),
+            ColumnValues::Float(values) => values.clear(),
+        }
+    }
 }

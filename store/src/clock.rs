@@ -1,4 +1,4 @@
-//! What time it is, as an argument: the system's clock in service, a test's otherwise.
+//! The clock as a parameter: the system's clock in service, another one in tests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Clock(Arc<dyn Fn() -> i64 + Send + Sync>);
 
 impl Clock {
-    /// The clock that `now` is.
+    /// A clock that calls `now`.
     pub fn new(now: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

@@ -10,10 +10,10 @@ use redb::StorageBackend;
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
 
-/// A piece of a file that is copied: 1 MiB.
+/// Bytes that are copied at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A database's file. Notes an fsync that failed: from then on nobody knows what of the file is on stable storage.
+/// A database's file. It notes a failed fsync: from then on it is unknown what is on stable storage.
 #[derive(Debug)]
 pub(crate) struct DatabaseFile {
     pub file: Arc<dyn DiskFile>,
@@ -52,7 +52,7 @@ fn copy_content(disk: &dyn Disk, from: &dyn DiskFile, new: &Path) -> io::Result<
         let length = (size - at).min(PIECE_BYTES as u64);
         let piece = &mut piece[..length as usize];
         from.read_at(at, piece)?;
-        // The library makes its file much longer than what is in it: what was never written takes no space here either.
+        // The library makes its file much longer than its content: unwritten parts take no space in the copy either.
         if piece.iter().any(|byte| *byte != 0) {
             to.write_at(at, piece)?;
         }
@@ -61,7 +61,7 @@ fn copy_content(disk: &dyn Disk, from: &dyn DiskFile, new: &Path) -> io::Result<
     to.sync()
 }
 
-/// After a failed fsync the system may show what it will never write. A copy is written as a whole, and its fsync counts.
+/// Copies a database. After a failed fsync the system may show data that it will never write; a copy is written as a whole and synced.
 pub(crate) fn copy_file(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let from = disk.open(path, false).map_err(|error| StoreError::io("reading", path, error))?;
@@ -73,13 +73,13 @@ pub(crate) fn copy_file(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> 
     copy().map_err(|error| StoreError::io("writing", &new, error))
 }
 
-/// The same under a name of its own; synced.
+/// Copies a database to another name and syncs it.
 pub(crate) fn copy_to(disk: &dyn Disk, path: &Path, to: &Path) -> Result<(), StoreError> {
     let from = disk.open(path, false).map_err(|error| StoreError::io("reading", path, error))?;
     copy_content(disk, from.as_ref(), to).map_err(|error| StoreError::io("writing", to, error))
 }
 
-/// A failure of the library as the store tells it.
+/// Converts an error of the library.
 pub(crate) fn fail(doing: &'static str, path: &Path, error: redb::Error) -> StoreError {
     match error {
         redb::Error::Io(error) => StoreError::io(doing, path, error),

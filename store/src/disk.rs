@@ -1,5 +1,5 @@
-//! The file operations that the store needs, and nothing else, so that a test can put a disk in their place that fills up, fails, cuts writes
-//! short and forgets what was never synced.
+//! The file operations that the store needs, as a trait, so that a test can use a disk that fills up, fails, cuts writes short and loses what was
+//! never synced.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 /// One open file, read and written at offsets.
 pub trait DiskFile: Send + Sync + Debug {
-    /// Fills `out` from `offset`; an error when the file ends before that.
+    /// Fills `out` from `offset`; an error if the file ends before.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
-    /// Writes all of `bytes` at `offset`. After an error some of them may be there.
+    /// Writes all of `bytes` at `offset`. After an error a part of them may be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Returns when the content and the length are on stable storage.
     fn sync(&self) -> io::Result<()>;
-    /// Cuts the file, or fills it up with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Length of the file in bytes.
     fn size(&self) -> io::Result<u64>;
@@ -28,55 +28,54 @@ pub trait DiskFile: Send + Sync + Debug {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskEntry {
     pub path: PathBuf,
-    /// Whether it is a directory.
     pub is_dir: bool,
 }
 
 /// The operations of a file system that the store uses.
 pub trait Disk: Send + Sync + Debug {
-    /// Makes an empty file in place of any that is there.
+    /// Creates an empty file; an existing one is replaced.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens a file for reading, and with `write` for writing too.
+    /// Opens a file for reading, and with `write` also for writing.
     fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name, in one step; what had that name is gone.
+    /// Renames a file in one step; a file with the new name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes the file at `path`.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes a directory and those above it. They are on stable storage when it returns.
+    /// Creates a directory and its parents; durable when it returns.
     fn create_dirs(&self, path: &Path) -> io::Result<()>;
     /// Returns when the directory's entries are on stable storage.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// The entries of a directory, sorted.
     fn list(&self, path: &Path) -> io::Result<Vec<DiskEntry>>;
-    /// Whether something has this name.
+    /// Whether the path exists.
     fn exists(&self, path: &Path) -> bool;
-    /// Bytes that may still be written below `path`.
+    /// Bytes free below `path`.
     fn free_bytes(&self, path: &Path) -> Option<u64>;
-    /// Takes the lock file for this process until the returned value is dropped; [`io::ErrorKind::WouldBlock`] when another holds it.
+    /// Locks the file for this process until the returned value is dropped; [`io::ErrorKind::WouldBlock`] if another process holds it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
 }
 
-/// Files of a store are their owner's and readable for the group, whatever the process' umask allows beyond that.
+/// The mode of the store's files: readable for the group only, whatever the umask allows.
 const FILE_MODE: u32 = 0o640;
-/// The same of directories.
+/// The mode of directories.
 const DIR_MODE: u32 = 0o750;
-/// What nobody but the owner and readers of the group may do: write as the group, or anything as somebody else.
+/// Permissions that are removed: writing for the group, everything for others.
 const TOO_OPEN: u32 = 0o027;
 
-/// How a store's files are made: for writing, and not readable for everybody.
+/// Options for creating a file that others cannot read.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(FILE_MODE);
     options
 }
 
-/// Makes a directory and those above it, not readable for everybody.
+/// Creates a directory and its parents, not accessible for others.
 pub(crate) fn make_dirs(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
 }
 
-/// Closes a directory to others than its owner and the readers of its group, if it is ours: one that an earlier release made, or a person. What is in it
-/// cannot be reached then either.
+/// Removes the permissions of others from a directory of this user, which an earlier release or a person may have created. Its content cannot be
+/// reached then either.
 pub(crate) fn close_to_others(dir: &Path) {
     let Ok(meta) = std::fs::symlink_metadata(dir) else { return };
     // SAFETY: the call has no arguments and cannot fail.

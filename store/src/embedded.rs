@@ -6,11 +6,11 @@ use std::sync::Arc;
 use wholegrain_model::{Pattern, Value};
 
 use crate::computed::key::SnapshotVersion;
+use crate::engine::Store;
 use crate::error::StoreError;
 use crate::read_store::{ReadSnapshot, ReadStore, Resolution, Scan, ScanRequest, SensorRange, SnapshotReader};
 use crate::sensors::info::{SensorId, SensorInfo};
 use crate::snapshot::Snapshot;
-use crate::store::Store;
 
 impl ReadStore for Store {
     fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use wholegrain_model::SchemaHash;
 
-/// Why the store could not do what it was asked. Cheap to clone: one failed write answers many batches.
+/// An error of the store. Cheap to clone: one failed write answers many batches.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The batch's schema is not registered; nothing was written. The sender must announce it and send again.
@@ -18,10 +18,10 @@ pub enum StoreError {
     /// A sensor without a schema has properties that are not allowed, or a reading names a sensor that is not known; nothing was written.
     #[error("{0}")]
     Sensor(String),
-    /// Too much waits already; nothing was written. Try again when [`crate::Store::append_room`] says so.
+    /// Too much is queued; nothing was written. Try again when [`crate::Store::append_room`] returns true.
     #[error("the store has no room for more waiting batches; try again shortly")]
     Busy,
-    /// The disk is full. Nothing was acknowledged; appends work again by themselves when there is space.
+    /// The disk is full. Nothing was acknowledged; appends succeed again when there is space.
     #[error(
         "{doing} {path}: the disk is full; free some space or lower the retention, appends then go on by themselves"
     )]

@@ -1,19 +1,19 @@
-//! Acknowledged readings that the journal has lost. They stay on record until somebody acknowledges that.
+//! Loss records: acknowledged readings that the journal has lost. A record stays until somebody acknowledges it.
 //!
-//! - In: what an opening finds missing of what was on stable storage.
-//! - Out: entries of the registry (kind [`KIND`]), each with how many readings are lost, of which times and whose, as exactly as can be known; warnings in
-//!   answers over those times.
+//! - In: what an opening finds missing within the synced length.
+//! - Out: entries of the registry (kind [`KIND`]) with number, times and senders of the lost readings, as exactly as possible; warnings in answers
+//!   over these times.
 //! - Never: a torn end that was never acknowledged; the same loss twice.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 use wholegrain_model::Timestamp;
 
+use crate::StoreError;
 use crate::disk::{Disk, RealDisk};
 use crate::registry::Registry;
-use crate::{Store, StoreError};
 
 /// The kind of the registry's entries.
 pub(crate) const KIND: &str = "loss";
@@ -22,33 +22,30 @@ const ENTRIES_MAX: usize = 1_000;
 /// The most agents that one names.
 pub(crate) const AGENTS_MAX: usize = 16;
 
-/// What one segment of the journal has lost.
+/// Readings that one segment of the journal has lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossRecord {
-    /// Its name: the segment's number and where in it the first lost byte is.
+    /// The segment's number and the offset of the first lost byte.
     pub id: String,
     pub segment: u64,
-    /// Bytes of it that are lost.
     pub bytes: u64,
-    /// Readings in them, gaps counted too; `None` when that cannot be known.
+    /// Number of readings, including gaps; `None` if it is unknown.
     pub readings: Option<u64>,
-    /// No reading is before this, ns since the Unix epoch.
+    /// All readings are between these times, ns since the Unix epoch.
     pub from: i64,
-    /// None is after this.
     pub to: i64,
-    /// Whose they are, as far as the damaged bytes say.
+    /// The senders, as far as the damaged bytes name them.
     pub agents: Vec<String>,
-    /// Whether they can be of others too.
+    /// Whether readings of other senders can be lost too.
     pub others: bool,
-    /// When it was found, ns since the Unix epoch.
+    /// ns since the Unix epoch.
     pub found: i64,
-    /// Whether somebody has acknowledged it.
     #[serde(default)]
     pub acknowledged: bool,
 }
 
 impl LossRecord {
-    /// How many and of which times, for people.
+    /// A sentence for users.
     pub fn sentence(&self) -> String {
         let count = self.readings.map_or("an unknown number of".to_owned(), |count| count.to_string());
         let (from, to) = (Timestamp(self.from), Timestamp(self.to));
@@ -70,18 +67,18 @@ impl LossRecord {
     }
 }
 
-/// What is on record of a registry, in the order in which it was found, what is acknowledged too.
+/// All loss records of a registry, in the order in which they were found.
 fn all(registry: &Registry) -> Vec<LossRecord> {
     let entries = registry.all(KIND).into_iter();
     entries.filter_map(|entry| serde_json::from_value(entry.value?).ok()).collect()
 }
 
-/// What is on record and nobody has acknowledged.
+/// The loss records that nobody has acknowledged.
 pub(crate) fn open(registry: &Registry) -> Vec<LossRecord> {
     all(registry).into_iter().filter(|lost| !lost.acknowledged).collect()
 }
 
-/// The same of the store in `dir`. Needs no lock; a server may be running.
+/// The loss records of the store in `dir` that nobody has acknowledged. Needs no lock; a server may be running.
 pub fn loss_records(dir: &Path) -> Result<Vec<LossRecord>, StoreError> {
     on_record(&(Arc::new(RealDisk) as Arc<dyn Disk>), dir)
 }
@@ -90,8 +87,8 @@ pub(crate) fn on_record(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Vec<LossReco
     Ok(open(&Registry::open(disk, dir)?.0))
 }
 
-/// Puts on record what an opening found, durably. What is there already, as long as its segment is, is not put there again; what was acknowledged and
-/// cannot be found again goes.
+/// Records the losses that an opening found, durably. A loss that is recorded already is not recorded again while its segment exists; acknowledged
+/// records of sealed segments are removed.
 pub(crate) fn record(
     registry: &Registry,
     found: Vec<LossRecord>,
@@ -108,7 +105,7 @@ pub(crate) fn record(
         let before = known.iter().position(|other| other.id == lost.id);
         match before.map(|at| &known[at]) {
             Some(before) if before.bytes >= lost.bytes => continue,
-            // More of it is lost now.
+            // More is lost now.
             Some(_) => {}
             None if known.len() >= ENTRIES_MAX => {
                 let Some(last) = known.last_mut() else { continue };
@@ -131,31 +128,40 @@ pub(crate) fn record(
     registry.change(KIND, changes, "store", now).map(drop)
 }
 
-impl Store {
-    /// Acknowledged readings that the journal has lost and nobody has acknowledged, in the order in which that was found.
-    pub fn lost(&self) -> Vec<LossRecord> {
-        self.shared().lost().to_vec()
+/// The loss records of an open store.
+pub(crate) struct Losses {
+    registry: Arc<Registry>,
+    open: RwLock<Arc<[LossRecord]>>,
+}
+
+impl Losses {
+    pub fn new(registry: Arc<Registry>) -> Self {
+        let open = RwLock::new(open(&registry).into());
+        Self { registry, open }
     }
 
-    /// Takes note that somebody knows of these losses, or of all; how many that were. Answers over their times warn of them no longer.
-    pub fn acknowledge_lost(&self, ids: Option<&[String]>, who: &str, at: i64) -> Result<usize, StoreError> {
-        let registry = self.registry();
-        let open = open(registry);
-        if let Some(id) = ids.into_iter().flatten().find(|id| !open.iter().any(|lost| lost.id == **id)) {
+    /// The losses that nobody has acknowledged, in the order in which they were found.
+    pub fn open(&self) -> Arc<[LossRecord]> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn acknowledge(&self, ids: Option<&[String]>, who: &str, at: i64) -> Result<usize, StoreError> {
+        let losses = open(&self.registry);
+        if let Some(id) = ids.into_iter().flatten().find(|id| !losses.iter().any(|loss| loss.id == **id)) {
             return Err(StoreError::Sensor(format!("there is no loss {id:?} that waits to be acknowledged")));
         }
-        let chosen = open.into_iter().filter(|lost| ids.is_none_or(|ids| ids.contains(&lost.id)));
+        let chosen = losses.into_iter().filter(|loss| ids.is_none_or(|ids| ids.contains(&loss.id)));
         let changes: Result<Vec<_>, _> = chosen
-            .map(|mut lost| {
-                lost.acknowledged = true;
-                Ok((lost.id.clone(), Some(serde_json::to_value(&lost)?)))
+            .map(|mut loss| {
+                loss.acknowledged = true;
+                Ok((loss.id.clone(), Some(serde_json::to_value(&loss)?)))
             })
             .collect();
         let changes = changes.map_err(|error: serde_json::Error| StoreError::Sensor(error.to_string()))?;
         let count = changes.len();
         if count > 0 {
-            registry.change(KIND, changes, who, at)?;
-            self.shared().read_lost();
+            self.registry.change(KIND, changes, who, at)?;
+            *self.open.write().unwrap_or_else(PoisonError::into_inner) = open(&self.registry).into();
         }
         Ok(count)
     }

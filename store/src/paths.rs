@@ -1,6 +1,10 @@
 //! The paths of a store.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::StoreError;
+use crate::disk::{Disk, read_all};
 
 /// The paths below the directory of the store.
 #[derive(Debug)]
@@ -12,4 +16,17 @@ pub(crate) struct StorePaths {
     pub damaged: PathBuf,
     pub quarantine: PathBuf,
     pub catalogue: PathBuf,
+}
+
+/// Locks the directory for this process.
+pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, StoreError> {
+    let path = dir.join("lock");
+    disk.lock(&path).map_err(|error| {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return StoreError::io("locking", &path, error);
+        }
+        let pid = disk.open(&path, false).and_then(|file| read_all(file.as_ref())).unwrap_or_default();
+        let pid = String::from_utf8_lossy(&pid).trim().chars().take(20).collect();
+        StoreError::Locked { path: dir.to_owned(), pid }
+    })
 }

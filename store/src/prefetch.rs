@@ -9,7 +9,7 @@ use wholegrain_transport::payload::{PayloadError, decode_column, for_each_column
 
 use crate::Chunk;
 use crate::chunk::{append, empty};
-use crate::live::LiveBatch;
+use crate::head::live::LiveBatch;
 use crate::scan::TimeOrder;
 
 /// The most bytes of values decoded ahead for one group.

@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// From line to line, and to the first.
+/// The time between two messages, and to the first.
 const EVERY: Duration = Duration::from_secs(3);
-/// How many small things go by from one look at the clock to the next.
+/// The number of small steps between two readings of the clock.
 const STEP: u64 = 4096;
 
-/// How far it is with one kind of things.
+/// Logs the progress of one long step of an opening.
 pub(crate) struct ProgressLog {
     what: &'static str,
     total: u64,
@@ -16,12 +16,11 @@ pub(crate) struct ProgressLog {
 }
 
 impl ProgressLog {
-    /// Nothing of `total` is done.
     pub fn new(what: &'static str, total: u64) -> Self {
         Self { what, total, next: Mutex::new(Instant::now() + EVERY) }
     }
 
-    /// So many are done.
+    /// Logs the progress if the last message is long enough ago.
     pub fn at(&self, done: u64) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if Instant::now() >= *next {
@@ -30,10 +29,13 @@ impl ProgressLog {
         }
     }
 
-    /// The same for things that are done in far less than a millisecond.
+    /// The same for steps that take far less than a millisecond.
     pub fn at_small(&self, done: u64) {
         if done.is_multiple_of(STEP) {
             self.at(done);
         }
     }
 }
+
+/// Called with the bytes done and the bytes in total; returns `false` to stop the operation.
+pub type CancellableProgress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use wholegrain_model::schema::put_varint;
 
-/// The most separate ranges of one (agent, boot). An agent numbers its batches without holes, so that only what it dropped and
-/// what is still on its way leaves one; past the bound a batch that would open another is refused.
+/// The most separate ranges of one (agent, boot). An agent numbers its batches without gaps, so only dropped and delayed batches leave one; above
+/// the bound a batch that would add a range is refused.
 pub const RANGES_MAX: usize = 65_536;
-/// The most boots of one agent whose ranges are kept; those of its oldest boots are forgotten.
+/// The most boots of one agent whose ranges are stored; the oldest are dropped.
 pub const BOOTS_MAX: usize = 256;
 
 /// A set of numbers as disjoint ranges that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RangeSet {
-    /// None, or one, its start not behind its end: what nearly every agent has, at a tenth of a tree's memory.
+    /// No range or one, whose start is not behind its end: nearly every agent has this, at a tenth of a tree's memory.
     Few(Option<(u64, u64)>),
     Many(BTreeMap<u64, u64>),
 }
@@ -33,7 +33,7 @@ impl RangeSet {
         }
     }
 
-    /// Takes a number in; `false` when it was there.
+    /// Adds a number; `false` if it is there.
     pub fn insert(&mut self, number: u64) -> bool {
         if self.contains(number) {
             return false;
@@ -62,7 +62,7 @@ impl RangeSet {
         few.into_iter().chain(many.into_iter().flatten().map(|(start, end)| (*start, *end)))
     }
 
-    /// Whether taking `number` in would exceed [`RANGES_MAX`].
+    /// Whether adding `number` would exceed [`RANGES_MAX`].
     pub fn is_full_for(&self, number: u64) -> bool {
         let RangeSet::Many(ranges) = self else { return false };
         ranges.len() >= RANGES_MAX
@@ -99,7 +99,7 @@ impl RangeSet {
     }
 }
 
-/// Takes a number in that is in none of the ranges.
+/// Adds a number that is in no range.
 fn insert(ranges: &mut BTreeMap<u64, u64>, number: u64) {
     let (mut start, mut end) = (number, number);
     if let Some((&s, &e)) = ranges.range(..number).next_back()
@@ -132,7 +132,7 @@ pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// What a batch is recognised by.
+/// Identifies a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BatchKey {
     pub agent: Arc<str>,
@@ -157,7 +157,7 @@ impl StoredBatches {
         self.0.get(agent)?.get(&boot)
     }
 
-    /// Takes a batch in; `false` when it was there.
+    /// Adds a batch; `false` if it is there.
     pub fn insert(&mut self, key: &BatchKey) -> bool {
         let boots = self.0.entry(key.agent.clone()).or_default();
         let new = boots.entry(key.boot).or_default().insert(key.seq);

@@ -17,14 +17,14 @@ use crate::disk::{Disk, DiskFile, read_all};
 
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "registry.log";
-/// What its first line says.
+/// Its first line.
 const HEAD: &str = "wholegrain registry 1";
 /// The most bytes of one change.
 pub const CHANGE_BYTES_MAX: usize = 16 << 20;
 /// The most entries of one kind that are set at a time.
 pub const ENTRIES_MAX: usize = 200_000;
 
-/// One thing that is set: of a kind (`property`, `virtual`, `retention`) and under a key within it.
+/// An entry: it has a kind (`property`, `virtual`, `retention`, `loss`) and a key within the kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RegistryEntry {
     /// Number of the change that set it; rises with every change of any kind.
@@ -32,9 +32,8 @@ pub struct RegistryEntry {
     /// When it was set, ns since the Unix epoch.
     pub at: i64,
     pub who: String,
-    /// What it is, of the kind under which it was set.
     pub key: String,
-    /// Its content; `None` in a history where it was taken away.
+    /// `None` in a history if the entry was removed.
     pub value: Option<Value>,
 }
 
@@ -53,7 +52,7 @@ struct RegistryContent {
     /// By kind and key.
     set: BTreeMap<String, BTreeMap<String, RegistryEntry>>,
     next: u64,
-    /// Where the next line goes.
+    /// The offset of the next line.
     end: u64,
 }
 
@@ -62,13 +61,13 @@ pub struct Registry {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     content: RwLock<RegistryContent>,
-    /// The file once it is there; held while it is written.
+    /// The file, once it exists; locked while it is written.
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     generation: AtomicU64,
 }
 
 impl Registry {
-    /// Reads the file if there is one; a text for people about each line that is damaged and left out.
+    /// Reads the file if it exists; returns a message for each damaged line, which is left out.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Self, Vec<String>), StoreError> {
         let path = dir.join(FILE);
         let mut content = RegistryContent { next: 1, ..RegistryContent::default() };
@@ -76,7 +75,7 @@ impl Registry {
         if disk.exists(&path) {
             let bytes = disk.open(&path, false).and_then(|file| read_all(file.as_ref()));
             let bytes = bytes.map_err(|error| StoreError::io("reading", &path, error))?;
-            // What stands behind the last line's end was never acknowledged.
+            // A partial last line was never acknowledged.
             let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             content.end = whole as u64;
             let mut lines = bytes[..whole].split(|byte| *byte == b'\n');
@@ -109,7 +108,7 @@ impl Registry {
         Ok((registry, damaged))
     }
 
-    /// Copies what counts of the file; `false` when there is none.
+    /// Copies the valid part of the file; `false` if there is none.
     pub(crate) fn copy_to(&self, to: &Path) -> Result<bool, StoreError> {
         let end = self.content.read().unwrap_or_else(PoisonError::into_inner).end;
         if end == 0 {
@@ -126,12 +125,12 @@ impl Registry {
         write().map(|()| true).map_err(|error| StoreError::io("writing", to, error))
     }
 
-    /// Rises whenever something is set or taken away.
+    /// Rises with every change.
     pub fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
     }
 
-    /// All that is set of a kind, in the order in which it was set.
+    /// All entries of a kind, in the order in which they were set.
     pub fn all(&self, kind: &str) -> Vec<RegistryEntry> {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
         let mut entries: Vec<RegistryEntry> =
@@ -140,13 +139,13 @@ impl Registry {
         entries
     }
 
-    /// What is set under one key.
+    /// The entry with this key.
     pub fn get(&self, kind: &str, key: &str) -> Option<RegistryEntry> {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
         content.set.get(kind)?.get(key).cloned()
     }
 
-    /// Sets (`Some`) and takes away (`None`), all or nothing; durable when it returns. The number of the change.
+    /// Sets (`Some`) and removes (`None`) entries, all or none; durable when it returns. Returns the number of the change.
     pub fn change(
         &self,
         kind: &str,
@@ -182,7 +181,7 @@ impl Registry {
             let there = self.disk.exists(&self.path);
             let opened = if there { self.disk.open(&self.path, true) } else { self.disk.create(&self.path) };
             let opened = opened.map_err(io)?;
-            // Half a line that a crash left must not become the beginning of this one.
+            // A partial line that a crash left must not become the beginning of this one.
             opened.set_len(end).map_err(io)?;
             if !there {
                 self.disk.sync_dir(self.path.parent().unwrap_or(&self.path)).map_err(io)?;
@@ -192,7 +191,7 @@ impl Registry {
         let written =
             file.as_ref().map_or(Ok(()), |file| file.write_at(end, text.as_bytes()).and_then(|()| file.sync()));
         if let Err(error) = written {
-            // Nobody knows what is in the file now; the next change cuts it back to what counts.
+            // The content of the file is unknown now; the next change truncates it to the valid part.
             *file = None;
             return Err(io(error));
         }
@@ -203,7 +202,7 @@ impl Registry {
         Ok(number)
     }
 
-    /// What was ever set and taken away of a kind, under one key if one is given, the latest last, at most the latest `most`.
+    /// The latest `most` changes of a kind, or of one key, the latest last.
     pub fn history(&self, kind: &str, key: Option<&str>, most: usize) -> Result<Vec<RegistryEntry>, StoreError> {
         let end = self.content.read().unwrap_or_else(PoisonError::into_inner).end;
         if end == 0 {
@@ -238,7 +237,7 @@ impl RegistryContent {
     }
 }
 
-/// A line whose checksum fits.
+/// Decodes a line; `None` if its checksum is wrong.
 fn decode(line: &[u8]) -> Option<RegistryLine> {
     let (sum, json) = line.split_at_checked(9)?;
     let sum = u32::from_str_radix(std::str::from_utf8(&sum[..8]).ok()?, 16).ok()?;

@@ -12,22 +12,26 @@ use crate::block::read::{Block, OpenBlock, tolerate};
 use crate::block::rows::RowReader;
 use crate::block::tombstones::kept;
 use crate::chunk::{Chunk, cut};
+use crate::computed::ResultFiles;
 use crate::computed::key::SnapshotVersion;
-use crate::live::{LiveBatch, LiveSegment};
-use crate::live_columns::{chunks, join, present, rows_of};
+use crate::config::StoreConfig;
+use crate::files::FileSet;
+use crate::files::view::StoreView;
+use crate::head::columns::{chunks, join, present, rows_of};
+use crate::head::live::{LiveBatch, LiveSegment};
+use crate::losses::Losses;
 use crate::prefetch::DecodedColumns;
 use crate::read_store::ChunkIter;
-use crate::retention::policy::RetentionPolicy;
+use crate::retention_policy::{PolicyInForce, RetentionPolicy};
 use crate::scan::{MergeInput, MergedChunks, split};
-use crate::store::Shared;
-use crate::view::StoreView;
+use crate::sensors::SensorIndex;
 use crate::{SensorId, StoreError};
 
 /// Every acknowledged reading of one moment, unaffected by what is sealed, merged, deleted or dropped later; only of a sensor or schema that is
 /// forgotten, because nothing of it is stored any more, it may find nothing either. Cheap to take and to clone; while one is held, the files and batches that it needs are kept.
 #[derive(Clone)]
 pub struct Snapshot {
-    pub(crate) shared: Arc<Shared>,
+    source: Arc<SnapshotSource>,
     pub(crate) view: Arc<StoreView>,
     /// The pass of retention that decides what is shown.
     pub(crate) retained_at: i64,
@@ -43,17 +47,34 @@ pub struct Snapshot {
     gone: Arc<OnceLock<Vec<(i64, i64, i64)>>>,
 }
 
+/// What snapshots read from.
+pub(crate) struct SnapshotSource {
+    pub config: Arc<StoreConfig>,
+    pub files: Arc<FileSet>,
+    pub sensors: Arc<SensorIndex>,
+    pub policy: Arc<PolicyInForce>,
+    pub results: Arc<ResultFiles>,
+    pub losses: Arc<Losses>,
+}
+
+impl SnapshotSource {
+    /// Everything acknowledged until now.
+    pub fn snapshot(self: &Arc<Self>) -> Snapshot {
+        Snapshot::new(self.clone())
+    }
+}
+
 /// The most different notes of one snapshot.
 const NOTES_MAX: usize = 64;
 
 impl Snapshot {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let policy = shared.policy();
-        let version = SnapshotVersion::now(&shared);
-        let view = shared.view();
+    fn new(source: Arc<SnapshotSource>) -> Self {
+        let policy = source.policy.get();
+        let version = source.results.version();
+        let view = source.files.view();
         let watermark = view.open.last_arrival();
         Self {
-            shared,
+            source,
             view,
             policy,
             retained_at: version.retained_at,
@@ -63,6 +84,15 @@ impl Snapshot {
             notes: Arc::default(),
             gone: Arc::default(),
         }
+    }
+
+    pub(crate) fn source(&self) -> &SnapshotSource {
+        &self.source
+    }
+
+    /// The state of the store that the snapshot shows, for the cache of results.
+    pub fn version(&self) -> SnapshotVersion {
+        self.version
     }
 
     /// What the scans so far had to leave out for other reasons than damage, a sentence each.
@@ -128,7 +158,7 @@ impl Snapshot {
     /// The same snapshot for scans of these sensors, one each in this order: their readings that are not sealed are decoded together, within a bound
     /// in bytes.
     pub(crate) fn prefetching(&self, ids: impl Iterator<Item = SensorId>) -> Self {
-        let sensors = self.shared.sensors();
+        let sensors = self.source.sensors.read();
         let places = ids.flat_map(|id| sensors.places(id).to_vec());
         let ahead = DecodedColumns::new(places.map(|place| (sensors.schema_at(place.schema).hash(), place.column)));
         Self { ahead: Arc::new(ahead), ..self.clone() }
@@ -154,7 +184,7 @@ impl Snapshot {
 
     /// What the journal has lost in `from <= time < to` and nobody has acknowledged, a sentence each.
     pub fn lost(&self, from: i64, to: i64) -> Vec<String> {
-        let lost = self.shared.lost();
+        let lost = self.source.losses.open();
         let overlap = lost.iter().filter(|lost| lost.from < to && lost.to >= from);
         overlap.map(|lost| format!("{}; `wholegrain config lost` says more", lost.sentence())).collect()
     }
@@ -184,14 +214,14 @@ impl Snapshot {
 
     /// The same without a box.
     pub(crate) fn noted(&self, id: SensorId, from: i64, to: i64) -> Result<MergedChunks<'static>, StoreError> {
-        let note = self.shared.sensors().path(id).and_then(|path| self.removed_of(&path, from, to));
+        let note = self.source.sensors.read().path(id).and_then(|path| self.removed_of(&path, from, to));
         note.into_iter().for_each(|note| self.note(note));
         self.merged(id, from, to)
     }
 
     /// The same without a note of what retention has removed.
     pub(crate) fn merged(&self, id: SensorId, from: i64, to: i64) -> Result<MergedChunks<'static>, StoreError> {
-        let Some(path) = self.shared.sensors().path(id) else { return Ok(MergedChunks::new(Vec::new())) };
+        let Some(path) = self.source.sensors.read().path(id) else { return Ok(MergedChunks::new(Vec::new())) };
         let from = from.max(self.policy.hidden_before(&path, self.retained_at));
         if from >= to {
             return Ok(MergedChunks::new(Vec::new()));
@@ -223,7 +253,7 @@ impl Snapshot {
 
     /// A block with its footer, unless it is damaged.
     pub(crate) fn open(&self, block: &Block) -> Result<Option<Arc<OpenBlock>>, StoreError> {
-        tolerate(block, self.shared.cache.open(block))
+        tolerate(block, self.source.files.cache().open(block))
     }
 
     /// Where a sensor's rows are in a block, if it has any.
@@ -253,7 +283,7 @@ impl Snapshot {
             from,
             to,
             until: (entry.last_time >= to).then_some(to),
-            reader: RowReader::of(opened.clone(), Some(self.shared.cache.clone()), entry),
+            reader: RowReader::of(opened.clone(), Some(self.source.files.cache().clone()), entry),
         };
         if block.record.tombstones.is_empty() {
             let first_time = entry.first_time.max(from);
@@ -277,7 +307,7 @@ impl Snapshot {
     pub(crate) fn live_chunks(&self, id: SensorId, from: i64, to: i64) -> Vec<(u64, Chunk)> {
         let schemaless = self.live_segments().any(|(segment, _)| segment.has_readings(id));
         let places: Vec<(Schema, u32)> = {
-            let sensors = self.shared.sensors();
+            let sensors = self.source.sensors.read();
             let places = sensors.places(id);
             let places = places.iter().map(|place| (sensors.schema_at(place.schema).clone(), place.column));
             places.filter(|(schema, _)| self.has_live(&schema.hash())).collect()
@@ -366,7 +396,7 @@ impl Snapshot {
 
     /// The newest reading of a sensor in the blocks.
     fn newest_in_blocks(&self, id: SensorId) -> Option<(i64, Option<Value>)> {
-        let path = self.shared.sensors().path(id)?;
+        let path = self.source.sensors.read().path(id)?;
         let mut blocks: Vec<&Arc<Block>> = self.view.blocks.iter().filter(|block| !block.is_damaged()).collect();
         blocks.sort_by_key(|block| std::cmp::Reverse((block.record.last_time, block.record.rank())));
         let mut best: Option<(i64, Option<Value>)> = None;
@@ -374,12 +404,12 @@ impl Snapshot {
             if best.is_some_and(|(time, _)| time >= block.record.last_time) {
                 break;
             }
-            let Ok(Some(opened)) = tolerate(block, self.shared.cache.open(block)) else { continue };
+            let Ok(Some(opened)) = tolerate(block, self.source.files.cache().open(block)) else { continue };
             let Some(entry) = opened.find(&path) else { continue };
             if best.is_some_and(|(time, _)| time >= entry.last_time) {
                 continue;
             }
-            let mut reader = RowReader::of(opened.clone(), Some(self.shared.cache.clone()), entry);
+            let mut reader = RowReader::of(opened.clone(), Some(self.source.files.cache().clone()), entry);
             let (row, end) = (entry.start, entry.start + entry.rows);
             let mut last = || -> Result<Option<(i64, Option<Value>)>, StoreError> {
                 for (from, to) in kept(&block.record.tombstones, &path, i64::MIN, i64::MAX).into_iter().rev() {

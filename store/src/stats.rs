@@ -1,44 +1,43 @@
-//! What the store counts about itself, and what it found when it was opened.
+//! Counters of the store, and the report of an opening.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Numbers of a store since it was opened, and its present sizes.
+/// Counters since the store was opened, and its present sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Batches stored (acknowledged, duplicates not counted).
+    /// Batches stored, without duplicates.
     pub batches: u64,
-    /// Readings in them, gaps counted too, and readings without a schema.
+    /// Readings stored, including gaps, in batches and of schemaless sensors.
     pub readings: u64,
-    /// Readings without a schema stored, those sent twice counted twice.
+    /// Readings of schemaless sensors stored; a reading that was sent twice counts twice.
     pub schemaless_readings: u64,
-    /// Payload bytes in them.
+    /// Payload bytes of the stored batches.
     pub payload_bytes: u64,
-    /// Batches that were there already.
     pub duplicates: u64,
     /// Batches refused: malformed or of an unknown schema.
     pub rejected: u64,
-    /// Batches turned away because too much was waiting.
+    /// Batches refused because too much was queued.
     pub busy: u64,
     /// Batches that could not be written (disk full, I/O error).
     pub write_errors: u64,
     /// Group commits of the journal.
     pub fsyncs: u64,
-    /// Time spent in their fsync, ns.
+    /// Time spent in fsyncs of the journal, ns.
     pub fsync_ns: u64,
-    /// Payload bytes waiting for the journal now.
+    /// Payload bytes queued for the journal now.
     pub queue_bytes: u64,
     /// Bytes of journal segments on disk now.
     pub journal_bytes: u64,
-    /// Payload bytes in memory that are not in blocks yet, and the memory of readings without a schema.
+    /// Payload bytes, and memory of readings of schemaless sensors, that are not in blocks yet.
     pub live_bytes: u64,
-    /// Batches that subscribers were too slow for.
+    /// Items dropped because a subscriber was too slow.
     pub subscriber_lost: u64,
     /// Readings quarantined because of their times, including gaps.
     pub quarantined_readings: u64,
     /// Bytes of the files in the quarantine.
     pub quarantine_bytes: u64,
-    /// Bytes of such files dropped because there were too many.
+    /// Bytes of the quarantine's files that were dropped because it was full.
     pub quarantine_dropped_bytes: u64,
     pub blocks: u64,
     pub block_bytes: u64,
@@ -49,7 +48,7 @@ pub struct StoreStats {
     pub seal_errors: u64,
     /// Parts of imports stored.
     pub imported_parts: u64,
-    /// Readings in them, gaps counted too.
+    /// Readings in these parts, including gaps.
     pub imported_readings: u64,
     pub merges: u64,
     pub merge_errors: u64,
@@ -60,88 +59,88 @@ pub struct StoreStats {
     pub tier_rows: u64,
     /// Bytes of tiers written.
     pub tier_bytes_written: u64,
-    /// Bytes of blocks that retention wrote again without what was out.
+    /// Bytes of blocks that retention rewrote without expired readings.
     pub retention_rewritten_bytes: u64,
     pub deletions: u64,
     /// Readings deleted by them.
     pub deleted_readings: u64,
-    /// Bytes of files that were written again without what was deleted.
+    /// Bytes of files that were rewritten without deleted readings.
     pub deletion_rewritten_bytes: u64,
-    /// Files with something deleted in them that are to be written again.
+    /// Files with tombstones that are not rewritten yet.
     pub deletion_files: u64,
     /// Blocks and tiers dropped by retention.
     pub retention_blocks: u64,
     pub retention_rows: u64,
-    /// Bytes of kept results of computed sensors now.
-    pub derived_bytes: u64,
-    /// Pieces of them now.
-    pub derived_pieces: u64,
-    /// Pieces kept since the store was opened.
-    pub derived_kept: u64,
-    pub derived_hits: u64,
-    /// Pieces asked for that were not there.
-    pub derived_misses: u64,
-    /// Pieces forgotten because something that they were made from changed.
-    pub derived_outdated: u64,
-    /// Blocks that could not be read and are left out of answers.
+    /// Bytes of the result cache on disk now.
+    pub result_cache_bytes: u64,
+    /// Pieces in the result cache now.
+    pub result_cache_pieces: u64,
+    /// Pieces added to the result cache since the store was opened.
+    pub result_cache_stored: u64,
+    pub result_cache_hits: u64,
+    /// Pieces that were requested and not in the cache.
+    pub result_cache_misses: u64,
+    /// Pieces removed because readings that they were computed from changed.
+    pub result_cache_invalidated: u64,
+    /// Blocks that could not be read; answers leave them out.
     pub damaged_blocks: u64,
     /// Journal bytes found damaged when the store was opened, and payload bytes that could not be decoded since.
     pub damaged_bytes: u64,
     /// Losses of the journal that nobody has acknowledged.
     pub lost: u64,
-    /// Readings in them, as far as their number is known.
+    /// Readings in these losses, as far as their number is known.
     pub lost_readings: u64,
-    pub sensors_forgotten: u64,
-    pub schemas_forgotten: u64,
+    pub sensors_expired: u64,
+    pub schemas_expired: u64,
     pub sensors: u64,
     pub schemas: u64,
-    /// Allocations of jobs known.
+    /// Allocations of jobs stored.
     pub allocations: u64,
-    /// Records of jobs written, those that brought nothing new not counted.
+    /// Records of jobs written, without those that changed nothing.
     pub job_records: u64,
-    /// Transactions that wrote them.
+    /// Transactions that wrote records of jobs.
     pub job_commits: u64,
     /// Allocations that retention dropped.
     pub jobs_dropped: u64,
-    /// Records of jobs found damaged and left out.
+    /// Damaged records of jobs, left out.
     pub damaged_jobs: u64,
     /// Groups whose newest batch is in memory.
     pub newest_groups: u64,
-    /// Journal segments that are not in blocks yet, the open one too.
+    /// Journal segments that are not in blocks yet, including the open one.
     pub segments: u64,
-    /// Bytes free on the disk, as far as the system says.
+    /// Bytes free on the disk, if the system reports it.
     pub free_bytes: Option<u64>,
 }
 
-/// What opening a store found and did.
+/// What an opening found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenReport {
     pub segments: u64,
     pub batches: u64,
-    /// Readings without a schema in them.
+    /// Readings of schemaless sensors in the segments.
     pub readings: u64,
-    /// Batches in them that were there twice.
+    /// Batches that occur twice in the journal.
     pub duplicates: u64,
-    /// Bytes after the last whole record of a segment: an append that a crash or a failing disk cut short. Kept under `damaged/`.
+    /// Bytes after the last valid record of a segment: an append that a crash or a failing disk interrupted. Copied to `damaged/`.
     pub torn_bytes: u64,
-    /// Other journal bytes that were not a whole record. Kept under `damaged/`.
+    /// Other journal bytes that are no valid record. Copied to `damaged/`.
     pub damaged_bytes: u64,
-    /// Blocks that are missing or have another size than was written; left out of answers.
+    /// Blocks that are missing or do not have the size that was written; answers leave them out.
     pub damaged_blocks: Vec<PathBuf>,
-    /// Files of seals and merges that a crash interrupted, removed.
+    /// Files of interrupted seals and merges that were removed.
     pub leftovers: u64,
-    /// Records of jobs that are damaged and left out, by name.
+    /// The names of damaged records of jobs, which are left out.
     pub damaged_jobs: Vec<String>,
-    /// Lines of the registry that are damaged and left out.
+    /// Damaged lines of the registry, which are left out.
     pub damaged_registry: Vec<String>,
     /// Files under `blocks/` that this store did not write, left alone.
     pub foreign_files: Vec<PathBuf>,
-    /// What the journal has lost, now or at an earlier opening, and nobody has acknowledged.
+    /// The losses, found now or at an earlier opening, that nobody has acknowledged.
     pub lost: Vec<crate::LossRecord>,
 }
 
 impl OpenReport {
-    /// Whether anything was found that a person should know of.
+    /// Whether nothing was found that an administrator should know.
     pub fn is_clean(&self) -> bool {
         self.torn_bytes == 0
             && self.damaged_bytes == 0
@@ -183,16 +182,16 @@ pub(crate) struct Counters {
     pub tier_bytes_written: AtomicU64,
     pub retention_rewritten_bytes: AtomicU64,
     pub deletions: AtomicU64,
-    pub sensors_forgotten: AtomicU64,
-    pub schemas_forgotten: AtomicU64,
+    pub sensors_expired: AtomicU64,
+    pub schemas_expired: AtomicU64,
     pub deleted_readings: AtomicU64,
     pub deletion_rewritten_bytes: AtomicU64,
     pub retention_blocks: AtomicU64,
     pub retention_rows: AtomicU64,
-    pub derived_kept: AtomicU64,
-    pub derived_hits: AtomicU64,
-    pub derived_misses: AtomicU64,
-    pub derived_outdated: AtomicU64,
+    pub result_cache_stored: AtomicU64,
+    pub result_cache_hits: AtomicU64,
+    pub result_cache_misses: AtomicU64,
+    pub result_cache_invalidated: AtomicU64,
     pub damaged_bytes: AtomicU64,
     pub job_records: AtomicU64,
     pub job_commits: AtomicU64,
@@ -207,13 +206,13 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
 }
 
-/// Takes from a counter that says what is there now.
+/// Subtracts from a counter of what is there now.
 pub(crate) fn sub(counter: &AtomicU64, amount: u64) {
     counter.fetch_sub(amount, Relaxed);
 }
 
 impl Counters {
-    /// What the counters say; the rest is the caller's to fill in.
+    /// The counters; the caller sets the other fields.
     pub fn read(&self) -> StoreStats {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         StoreStats {
@@ -242,18 +241,18 @@ impl Counters {
             merge_errors: get(&self.merge_errors),
             merge_bytes: get(&self.merge_bytes),
             tier_bytes_written: get(&self.tier_bytes_written),
-            sensors_forgotten: get(&self.sensors_forgotten),
-            schemas_forgotten: get(&self.schemas_forgotten),
+            sensors_expired: get(&self.sensors_expired),
+            schemas_expired: get(&self.schemas_expired),
             deletions: get(&self.deletions),
             deleted_readings: get(&self.deleted_readings),
             deletion_rewritten_bytes: get(&self.deletion_rewritten_bytes),
             retention_rewritten_bytes: get(&self.retention_rewritten_bytes),
             retention_blocks: get(&self.retention_blocks),
             retention_rows: get(&self.retention_rows),
-            derived_kept: get(&self.derived_kept),
-            derived_hits: get(&self.derived_hits),
-            derived_misses: get(&self.derived_misses),
-            derived_outdated: get(&self.derived_outdated),
+            result_cache_stored: get(&self.result_cache_stored),
+            result_cache_hits: get(&self.result_cache_hits),
+            result_cache_misses: get(&self.result_cache_misses),
+            result_cache_invalidated: get(&self.result_cache_invalidated),
             damaged_bytes: get(&self.damaged_bytes),
             job_records: get(&self.job_records),
             job_commits: get(&self.job_commits),

@@ -39,7 +39,7 @@ fn config(bytes: u64, retention: bool) -> StoreConfig {
         background: false,
         merge_fan_in: 3,
         tiers: vec![Interval::from_s(10)],
-        derived_bytes: ByteSize(bytes),
+        result_cache_bytes: ByteSize(bytes),
         retention: if retention { vec![rule("/a/g/y", 200)] } else { Vec::new() },
         retention_age: retention.then(|| Interval::from_s(600)),
         ..StoreConfig::new("/store")
@@ -193,7 +193,7 @@ impl CacheModel {
         let old = self.random.chance(30) && !self.held.is_empty();
         let snapshot = if old { &self.held[self.random.below(self.held.len() as u64) as usize] } else { &fresh };
         let Some(content) = computed(snapshot, &cache_key, number) else { return };
-        let kept = self.store().derived().unwrap().of(cache_key, snapshot.version());
+        let kept = self.store().result_cache().unwrap().of(cache_key, snapshot.version());
         if self.random.chance(30) {
             // Something comes between the computation and the keeping.
             self.append();
@@ -204,7 +204,7 @@ impl CacheModel {
     fn ask(&mut self) {
         let (cache_key, number) = self.piece();
         let snapshot = self.store().snapshot();
-        let found = self.store().derived().unwrap().of(cache_key.clone(), snapshot.version()).get(number);
+        let found = self.store().result_cache().unwrap().of(cache_key.clone(), snapshot.version()).get(number);
         let (Some(found), Some(expected)) = (found, computed(&snapshot, &cache_key, number)) else { return };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert_eq!(text(&found), text(&expected), "kept piece {number} of {:?} is out of date", cache_key.operands);
@@ -234,7 +234,7 @@ impl CacheModel {
     fn verify(&mut self) {
         let snapshot = self.store().snapshot();
         for cache_key in self.cache_keys() {
-            let kept = self.store().derived().unwrap().of(cache_key.clone(), snapshot.version());
+            let kept = self.store().result_cache().unwrap().of(cache_key.clone(), snapshot.version());
             for number in START / PIECE..=self.time / PIECE {
                 if let (Some(found), Some(expected)) = (kept.get(number), computed(&snapshot, &cache_key, number)) {
                     assert!(found == expected, "piece {number} of {:?} is out of date", cache_key.operands);
@@ -300,7 +300,7 @@ fn append(store: &Store, seq: u64, second: i64) {
 
 fn kept(store: &Store) -> (CachedResults, CacheKey) {
     let cache_key = cache_key(1, vec![store.sensor_id("/a/g/x").unwrap()]);
-    let derived: ResultCache = store.derived().unwrap();
+    let derived: ResultCache = store.result_cache().unwrap();
     (derived.of(cache_key.clone(), store.snapshot().version()), cache_key)
 }
 
@@ -337,16 +337,16 @@ fn pieces_outlive_a_restart_and_go_with_what_comes_late() {
     store.append_blocking(payload("b", 1, &[START + 35 * SECOND], 1).into()).unwrap();
     append(&store, 101, 70);
     assert_eq!(kept(&store).0.get(number + 3).unwrap(), b"fourth");
-    assert_eq!(store.stats().derived_outdated, 1);
+    assert_eq!(store.stats().result_cache_invalidated, 1);
     store.seal().unwrap();
     store.close().unwrap();
     drop(store);
     // Where nothing is kept, what was kept goes.
     let store = open(dir.path(), 0);
-    assert!(store.derived().is_none());
+    assert!(store.result_cache().is_none());
     store.close().unwrap();
     drop(store);
-    assert_eq!(std::fs::read_dir(dir.path().join("derived")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(dir.path().join("results")).unwrap().count(), 0);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_damaged_piece_is_not_given_out_and_the_bound_holds() {
     store.seal().unwrap();
     kept(&store).0.put(number, &[7; 2_000]);
     let piece = |dir: &Path| {
-        let found = std::fs::read_dir(dir.join("derived")).unwrap().map(|entry| entry.unwrap().path());
+        let found = std::fs::read_dir(dir.join("results")).unwrap().map(|entry| entry.unwrap().path());
         found.into_iter().find(|path| path.extension().is_some_and(|end| end == "piece")).unwrap()
     };
     let mut path = piece(dir.path());
@@ -376,15 +376,15 @@ fn a_damaged_piece_is_not_given_out_and_the_bound_holds() {
         kept(&store).0.put(number + more, &[7; 2_000]);
     }
     let stats = store.stats();
-    assert!(stats.derived_bytes <= 24_000 && stats.derived_pieces == 4, "{stats:?}");
+    assert!(stats.result_cache_bytes <= 24_000 && stats.result_cache_pieces == 4, "{stats:?}");
     assert!(kept(&store).0.get(number).is_some(), "it was used last");
     assert!(kept(&store).0.get(number + 1).is_none(), "it was used longest ago");
-    let on_disk: u64 = std::fs::read_dir(dir.path().join("derived"))
+    let on_disk: u64 = std::fs::read_dir(dir.path().join("results"))
         .unwrap()
         // Whole blocks, an inode and a name each.
         .map(|entry| entry.unwrap().metadata().unwrap().len().next_multiple_of(4096) + 512)
         .sum();
-    assert_eq!(on_disk, stats.derived_bytes);
+    assert_eq!(on_disk, stats.result_cache_bytes);
 }
 
 /// A server listens as soon as its store is open: it must not wait until a directory is read that may have very many files.
@@ -400,11 +400,11 @@ fn an_opening_does_not_wait_for_the_kept_results_and_what_comes_meanwhile_counts
     store.close().unwrap();
     drop(store);
     // Reading this file's head takes as long as nobody writes into it.
-    let stuck = dir.path().join(format!("derived/{:032x}.about", 99));
+    let stuck = dir.path().join(format!("results/{:032x}.about", 99));
     assert!(std::process::Command::new("mkfifo").arg(&stuck).status().unwrap().success());
     let config = StoreConfig { background: true, ..config(1 << 20, false) };
     let store = Store::open(StoreConfig { dir: dir.path().to_owned(), ..config }).unwrap().0;
-    assert_eq!((kept(&store).0.get(number), store.stats().derived_pieces), (None, 0), "not looked for yet");
+    assert_eq!((kept(&store).0.get(number), store.stats().result_cache_pieces), (None, 0), "not looked for yet");
     append(&store, 100, 4);
     std::fs::OpenOptions::new().write(true).open(&stuck).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
@@ -437,7 +437,7 @@ fn while_readings_come_late_nobody_is_given_what_lacks_one_that_was_acknowledged
         while !over.load(SeqCst) {
             let snapshot = store.snapshot();
             let (_, cache_key) = kept(&store);
-            let of = store.derived().unwrap().of(cache_key.clone(), snapshot.version());
+            let of = store.result_cache().unwrap().of(cache_key.clone(), snapshot.version());
             of.put(number, &computed(&snapshot, &cache_key, number).unwrap());
             for _ in 0..3 {
                 let before = acknowledged.load(SeqCst);

@@ -23,7 +23,7 @@ fn config() -> StoreConfig {
     StoreConfig {
         background: false,
         retention_age: Some(Interval::from_s(2 * 86_400)),
-        forget_after: Some(Interval::from_s(86_400)),
+        sensors_age: Some(Interval::from_s(86_400)),
         ..StoreConfig::new("/store")
     }
 }

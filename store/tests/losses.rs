@@ -99,9 +99,9 @@ fn stays_until_acknowledged(dir: &Path, expected: impl Fn(&LossRecord)) {
     }
     let (store, report) = open(dir);
     let id = report.lost[0].id.clone();
-    assert!(store.acknowledge_lost(Some(&["0-0".to_owned()]), "ada", 1).is_err());
-    assert_eq!(store.acknowledge_lost(Some(&[id]), "ada", 1).unwrap(), 1);
-    assert!(store.lost().is_empty() && warnings(&store, 0, BATCHES * SAMPLES).is_empty());
+    assert!(store.acknowledge_losses(Some(&["0-0".to_owned()]), "ada", 1).is_err());
+    assert_eq!(store.acknowledge_losses(Some(&[id]), "ada", 1).unwrap(), 1);
+    assert!(store.losses().is_empty() && warnings(&store, 0, BATCHES * SAMPLES).is_empty());
     let history = store.registry().history("loss", None, 10).unwrap();
     assert_eq!(history.last().map(|entry| entry.who.as_str()), Some("ada"));
     drop(store);

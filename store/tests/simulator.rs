@@ -116,7 +116,7 @@ fn config() -> StoreConfig {
         merge_fan_in: 3,
         merge_delay: Interval::from_s(10),
         retention_age: Some(Interval::from_s(2 * 86_400)),
-        forget_after: Some(Interval::from_s(600)),
+        sensors_age: Some(Interval::from_s(600)),
         queue_bytes_max: ByteSize::mib(4),
         ..StoreConfig::new("/store")
     }
@@ -488,7 +488,7 @@ impl SimulatedStore {
                 }
                 self.reopen();
                 if self.random.chance(30) {
-                    self.store().acknowledge_lost(None, "ada", self.time).unwrap();
+                    self.store().acknowledge_losses(None, "ada", self.time).unwrap();
                 }
             }
         }
@@ -497,7 +497,7 @@ impl SimulatedStore {
     /// Sensors and schemas forgotten since the opening.
     fn forgotten(&self) -> (u64, u64) {
         let stats = self.store().stats();
-        (stats.sensors_forgotten, stats.schemas_forgotten)
+        (stats.sensors_expired, stats.schemas_expired)
     }
 
     fn scan(&self, snapshot: &Snapshot) -> Option<SimulatedRows> {

@@ -43,7 +43,25 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
             &["cgroup", "perf", "procfs", "sysfs", "tasks", "tester"],
         ],
     ),
+    ("store", STORE),
     ("transport", &[&["host", "mqtt", "payload", "spool", "tls", "topics"], &["client"]]),
+];
+
+const STORE: &[&[&str]] = &[
+    &["chunk", "clock", "disk", "error", "holes", "path_owners", "progress", "ranges", "time", "work"],
+    &["append", "block", "config", "database", "paths", "registry", "scan"],
+    &["losses", "retention_policy", "sensors", "settings"],
+    &["catalogue", "stats"],
+    &["jobs", "segment"],
+    &["head"],
+    &["computed", "prefetch"],
+    &["files", "read_store"],
+    &["registration", "snapshot", "wal"],
+    &["downsample", "newest"],
+    &["compaction"],
+    &["deletes", "expiry", "imports", "maintenance", "retention"],
+    &["engine"],
+    &["embedded"],
 ];
 
 /// The largest cycle that is accepted, in files: a parent and its child.

@@ -18,7 +18,7 @@ const FUTURE_MAX: Interval = Interval::from_s(86_400);
 const COMMIT_EVERY: (Interval, Interval, Interval) =
     (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(5));
 /// Default of the time after which a sensor without stored readings and without new ones is removed.
-const FORGET_AFTER: Interval = Interval::from_s(86_400);
+const SENSORS_AGE: Interval = Interval::from_s(86_400);
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -31,9 +31,9 @@ pub(super) struct RawStore {
     future_max: Option<Interval>,
     retention_age: Option<Interval>,
     retention_bytes: Option<ByteSize>,
-    derived_bytes: Option<ByteSize>,
+    result_cache_bytes: Option<ByteSize>,
     jobs_age: Option<Interval>,
-    forget_after: Option<Interval>,
+    sensors_age: Option<Interval>,
     tiers: Option<Vec<Interval>>,
     #[serde(default, deserialize_with = "retention::rules")]
     retention: Vec<retention::RawRetention>,
@@ -50,7 +50,7 @@ impl RawStore {
             ("future_max", self.future_max),
             ("retention_age", self.retention_age),
             ("jobs_age", self.jobs_age),
-            ("forget_after", self.forget_after),
+            ("sensors_age", self.sensors_age),
         ] {
             if value.is_some_and(|v| v < STORE_TIME_MIN) {
                 return Err(
@@ -77,9 +77,9 @@ impl RawStore {
         config.future_max = Some(self.future_max.unwrap_or(FUTURE_MAX));
         config.retention_age = self.retention_age;
         config.jobs_age = self.jobs_age;
-        config.forget_after = Some(self.forget_after.unwrap_or(FORGET_AFTER));
+        config.sensors_age = Some(self.sensors_age.unwrap_or(SENSORS_AGE));
         config.retention_bytes = self.retention_bytes;
-        config.derived_bytes = self.derived_bytes.unwrap_or(config.derived_bytes);
+        config.result_cache_bytes = self.result_cache_bytes.unwrap_or(config.result_cache_bytes);
         retention::apply(&mut config, self.tiers, self.retention, section)?;
         Ok(config)
     }

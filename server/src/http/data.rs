@@ -296,7 +296,7 @@ fn numbers(store: &Store) -> Value {
         "sensors": stats.sensors, "schemas": stats.schemas, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
         "readings": stats.block_rows, "tiers": stats.tiers, "tier_bytes": stats.tier_bytes, "journal_bytes": stats.journal_bytes,
         "jobs": stats.allocations, "damaged": stats.damaged_blocks, "waiting_to_be_rewritten": stats.deletion_files,
-        "sensors_forgotten": stats.sensors_forgotten, "free_bytes": stats.free_bytes,
+        "sensors_expired": stats.sensors_expired, "free_bytes": stats.free_bytes,
     })
 }
 

@@ -38,7 +38,7 @@ fn row(lost: &LossRecord) -> Value {
 
 /// Lists unacknowledged losses.
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
-    Json(json!({ "lost": api.store.lost().iter().map(row).collect::<Vec<_>>() })).into_response()
+    Json(json!({ "lost": api.store.losses().iter().map(row).collect::<Vec<_>>() })).into_response()
 }
 
 /// Acknowledges losses; returns the rest.
@@ -55,7 +55,7 @@ pub(super) async fn acknowledge(
     let what = if chosen.all { "all losses".to_owned() } else { format!("the losses {}", chosen.ids.join(" ")) };
     let (store, who) = (api.store.clone(), bearer_name(&bearer));
     let ids = (!chosen.all).then_some(chosen.ids);
-    let result = on_disk(move || store.acknowledge_lost(ids.as_deref(), &who, now().0)).await;
+    let result = on_disk(move || store.acknowledge_losses(ids.as_deref(), &who, now().0)).await;
     audit(&api, &bearer, peer, outcome(&result), &format!("acknowledge {what}"));
     result?;
     Ok(list(State(api)).await)

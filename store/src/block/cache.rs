@@ -1,4 +1,4 @@
-//! Footers and decoded pages that were used lately, within bounds in bytes.
+//! A cache of footers and decoded pages, bounded in bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use crate::StoreError;
 
 /// The most blocks whose file and footer are kept open.
 const OPEN_BLOCKS_MAX: usize = 256;
-/// Memory for their footers, about, in bytes.
+/// Memory for their footers, approximately, in bytes.
 const OPEN_BYTES_MAX: usize = 128 << 20;
 /// Memory for decoded pages, in bytes.
 const PAGE_CACHE_BYTES_MAX: usize = 32 << 20;
 
-/// Footers and decoded pages that were used lately.
+/// The recently used footers and decoded pages.
 #[derive(Debug, Default)]
 pub(crate) struct BlockCache {
     open: Mutex<VecDeque<Arc<OpenBlock>>>,
@@ -52,12 +52,7 @@ impl BlockCache {
         Ok(opened)
     }
 
-    /// The block with its footer read, for one long pass that would only push others out.
-    pub fn open_once(&self, block: &Block) -> Result<Arc<OpenBlock>, StoreError> {
-        OpenBlock::open(block).map(Arc::new)
-    }
-
-    /// Lets go of a block that is no more.
+    /// Removes a block that does not exist any more.
     pub fn forget(&self, id: u64) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|opened| opened.id != id);
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,8 @@
 //! Blocks: Parquet files of sealed readings, sorted by sensor and then by time. `FORMAT.md` describes them.
 
 pub(crate) mod cache;
+pub(crate) mod draft;
+pub(crate) mod drafts;
 pub(crate) mod file;
 pub(crate) mod find;
 pub(crate) mod index;
@@ -9,6 +11,7 @@ pub(crate) mod page;
 pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod rows;
+pub(crate) mod runs;
 mod same_times;
 pub(crate) mod sensor_column;
 mod time_column;
@@ -67,7 +70,7 @@ mod tests {
     use super::write::{BlockSummary, BlockWriter};
     use crate::block::record::BlockRecord;
     use crate::disk::{Disk, RealDisk};
-    use crate::verify::check_file;
+    use crate::maintenance::verify::check_file;
     use crate::{Chunk, StoreError};
 
     fn column(values: &[i64]) -> Column {

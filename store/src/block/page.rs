@@ -1,4 +1,5 @@
-//! Parquet pages with a checksum: the library reads the page header's CRC-32 but does not write it, and a flipped bit in a page must not become a value.
+//! Parquet pages with a checksum: the library checks the CRC-32 of a page header but does not write it, and a flipped bit in a page must not become
+//! a value.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

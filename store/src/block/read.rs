@@ -25,28 +25,27 @@ use super::page::read_header;
 use super::same_times::{self, TIMES_KEY};
 use super::{BLOCK_VERSION, TIER_VERSION, fault, locate};
 use crate::StoreError;
-use crate::block::lines;
-use crate::block::lines::LINES_KEY;
+use crate::block::lines::{self, LINES_KEY};
 use crate::block::record::{BlockRecord, FileChecksums};
 use crate::block::windows::LineSpacings;
 use crate::chunk::CHUNK_ROWS;
 use crate::disk::Disk;
 
-/// The most bytes that a row takes in a page before compression, and what a page has beside.
+/// The most bytes of a row in a page before compression, and of the rest of a page.
 const ROW_BYTES_MAX: usize = 16;
 const PAGE_BYTES_MORE: usize = 1024;
 
-/// One block of the store. Its file is removed when the last reader is done, if it was marked by [`Block::remove_when_unused`].
+/// One block or tier. Its file is removed when the last reader is done, if [`Block::remove_when_unused`] was called.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub record: BlockRecord,
     pub path: PathBuf,
     file: Arc<SharedBlockFile>,
-    /// Which retention rules decide about its rows, once that was asked, and of which generation of the rules that is.
+    /// Which retention rules apply to its rows, once that was asked, with the generation of the rules.
     pub shares: Mutex<Option<(u64, Arc<[RuleShare]>)>>,
 }
 
-/// What all say of one file who know it, also where the catalogue's record of it has changed since.
+/// The state of one file, shared by all blocks with it, also after its record in the catalogue has changed.
 #[derive(Debug)]
 struct SharedBlockFile {
     id: u64,
@@ -57,8 +56,8 @@ struct SharedBlockFile {
     removed: Arc<RemovedBlocks>,
 }
 
-/// Blocks whose files are removed, with the directory each lay in. The catalogue may forget one when that directory is synced: otherwise
-/// a crash could bring the file back, and nobody would know whose it is.
+/// Blocks whose files are removed, with their directories. The catalogue may drop such an entry when the directory is synced: otherwise a crash
+/// could bring the file back without an entry.
 pub(crate) type RemovedBlocks = Mutex<Vec<(u64, PathBuf)>>;
 
 impl Block {
@@ -83,7 +82,7 @@ impl Block {
         self.file.damaged.load(Relaxed)
     }
 
-    /// Leaves the block out of every answer from now on. Says so once.
+    /// Leaves the block out of all answers from now on, and logs it once.
     pub fn mark_damaged(&self, error: &StoreError) {
         if !self.file.damaged.swap(true, Relaxed) {
             tracing::error!(block = %self.path.display(), rows = self.record.rows, %error, "block left out of answers");
@@ -123,17 +122,17 @@ pub(super) struct DecodedPage {
     pub(super) gaps: Gaps,
 }
 
-/// The columns that are read: all but `sensor`, as its rows are known from the index.
+/// The columns that are read; the index replaces `sensor`.
 pub(super) const TIME: usize = 0;
 pub(super) const VALUE: usize = 1;
-/// Columns that are read of a block, and of a tier: there `time`, `min`, `max`, `sum`, `count`, `first`, `last`, and with lines `first_after`,
-/// `last_after`, `covered`, `uneven`, `edges`.
+/// Columns that are read: of a block `time` and `value`; of a tier `time`, `min`, `max`, `sum`, `count`, `first`, `last`, and with lines
+/// `first_after`, `last_after`, `covered`, `uneven`, `edges`.
 const BLOCK_COLUMNS: usize = 2;
 const TIER_COLUMNS: usize = 7;
 const LINED_COLUMNS: usize = 12;
-/// Which of a tier's is the number of values.
+/// The tier's column with the number of values.
 pub(super) const COUNT: usize = 4;
-/// Which is of floats, whatever the values are; those beside it are integers.
+/// The tier's column that holds floats whatever the values are; those next to it hold integers.
 pub(super) const UNEVEN: usize = 10;
 
 /// A block with its footer read.
@@ -145,9 +144,9 @@ pub(crate) struct OpenBlock {
     pub(super) value_type: ValueType,
     entries: Vec<IndexEntry>,
     starts: Vec<u64>,
-    /// For each sensor the first one of those before it that have the same times; empty where each has its own.
+    /// For each sensor the first one of the run with the same times; empty if each sensor has its own times.
     same_times: Vec<u32>,
-    /// Of a tier with lines: what those of each sensor depend on.
+    /// For a tier with lines: what each sensor's lines depend on.
     drawn: Vec<LineSpacings>,
     pub(super) pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
@@ -155,6 +154,11 @@ pub(crate) struct OpenBlock {
 }
 
 impl OpenBlock {
+    /// Opens it for one pass; [`super::cache::BlockCache`] keeps blocks open.
+    pub fn open_once(block: &Block) -> Result<Arc<Self>, StoreError> {
+        Self::open(block).map(Arc::new)
+    }
+
     pub(crate) fn open(block: &Block) -> Result<Self, StoreError> {
         let opened = Self::open_unknown(block)?;
         if opened.rows() != block.record.rows {
@@ -175,7 +179,7 @@ impl OpenBlock {
         FileChecksums { file: crc32c::crc32c(content), tail_at, tail: crc32c::crc32c(&content[tail_at as usize..]) }
     }
 
-    /// The same of a file of which it is not known how many rows it has.
+    /// Opens a file with an unknown number of rows.
     pub fn open_unknown(block: &Block) -> Result<Self, StoreError> {
         let path = &block.path;
         let file = block.file.disk.open(path, false).map_err(|error| StoreError::io("opening", path, error))?;
@@ -262,7 +266,7 @@ impl OpenBlock {
         Ok(())
     }
 
-    /// A page's header has no checksum: what it says must be what was written.
+    /// A page's header has no checksum: it must say what was written.
     fn checked(&self, page: Option<Page>, column: usize, rows: usize) -> ParquetResult<Page> {
         let expected = match column {
             TIME => Encoding::PLAIN,
@@ -305,12 +309,12 @@ impl OpenBlock {
         self.pages.len() == LINED_COLUMNS
     }
 
-    /// What the lines of a sensor's windows depend on; `None` where the file has none.
+    /// What the lines of a sensor's windows depend on; `None` if the file does not say.
     pub fn drawn(&self, path: &str) -> Option<LineSpacings> {
         self.last_found.find(&self.entries, path).and_then(|at| self.drawn.get(at)).copied()
     }
 
-    /// The same of one of [`OpenBlock::entries`].
+    /// The same for one of [`OpenBlock::entries`].
     pub fn drawn_at(&self, at: usize) -> Option<LineSpacings> {
         self.drawn.get(at).copied()
     }
@@ -320,19 +324,19 @@ impl OpenBlock {
         &self.entries
     }
 
-    /// Where a sensor's rows are.
+    /// Finds a sensor's rows.
     pub fn find(&self, path: &str) -> Option<SensorRows> {
         self.last_found.find(&self.entries, path).map(|at| self.found(at))
     }
 
-    /// Where the rows of one of [`OpenBlock::entries`] are.
+    /// The rows of one of [`OpenBlock::entries`].
     pub fn found(&self, at: usize) -> SensorRows {
         let &IndexEntry { rows, first_time, last_time, .. } = &self.entries[at];
         let times = self.same_times.get(at).map_or(at, |first| *first as usize);
         SensorRows { start: self.starts[at], times: self.starts[times], rows, first_time, last_time }
     }
 
-    /// Reads the column of names, which answers do not need, and compares it with the index.
+    /// Compares the column of names, which queries do not need, with the index.
     pub fn check_sensors(&self) -> Result<Result<(), String>, StoreError> {
         let read = || -> ParquetResult<Result<(), String>> {
             let file = SerializedFileReader::new(self.reader.as_ref().clone())?;
@@ -385,7 +389,7 @@ impl OpenBlock {
         if let Some(content) = self.page_as_written(page, whole)? {
             return self.values_of(content, column, page.rows, whole);
         }
-        // The chunk as if this page were all of it: the reader would take what lies before it for a dictionary.
+        // Presents the chunk as if this page were all of it: the reader would take the bytes before it for a dictionary.
         let meta = whole
             .clone()
             .into_builder()
@@ -398,11 +402,10 @@ impl OpenBlock {
         self.values_of(pages.get_next_page()?, column, page.rows, whole)
     }
 
-    /// The content of a page whose header is as this crate writes it; without what the library's reader prepares for each column. `None`
-    /// leaves it to that.
+    /// Decodes a page with a header as this crate writes it, without the preparations of the library's reader. `None` for any other.
     fn page_as_written(&self, page: &PageRef, whole: &ColumnChunkMetaData) -> ParquetResult<Option<Option<Page>>> {
         thread_local! {
-            /// Making one costs as much as using it.
+            /// Creating one costs as much as using it.
             static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
         }
         let length = usize::try_from(page.location.compressed_page_size)?;
@@ -457,7 +460,7 @@ impl OpenBlock {
         let has_levels = descr.max_def_level() > 0;
         let short = || ParquetError::General("a page has fewer rows than the page index says".to_owned());
         if column == TIME && !has_levels {
-            // Plain: the numbers themselves.
+            // PLAIN: the numbers themselves.
             let (times, rest) = content.buffer().as_chunks();
             (times.len() == page_rows && rest.is_empty()).then_some(()).ok_or_else(short)?;
             let times = times.iter().map(|time| i64::from_le_bytes(*time)).collect();
@@ -483,7 +486,7 @@ impl OpenBlock {
     }
 }
 
-/// Moves values apart so that each stands at its row, with 0 at the gaps.
+/// Moves values to their rows, with 0 at the gaps.
 fn spread<T: Copy + Default>(values: &mut Vec<T>, levels: &[i16]) -> Gaps {
     let mut gaps = Gaps::default();
     let rows = levels.len();
@@ -509,7 +512,7 @@ fn pair<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
     pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
 }
 
-/// Refuses a file that a newer release wrote: it may mean something else by the same columns. Whether it is a tier with lines.
+/// Refuses a file of a newer release, whose columns may have another meaning. Returns whether it is a tier with lines.
 fn check_version(path: &Path, metadata: &ParquetMetaData, is_tier: bool) -> Result<bool, StoreError> {
     let known = if is_tier { TIER_VERSION } else { BLOCK_VERSION };
     let text = pair(metadata, VERSION_KEY).unwrap_or_default();
@@ -534,16 +537,16 @@ impl DecodedPage {
     }
 }
 
-/// What part of a file one rule decides about.
+/// The part of a file to which one rule of retention applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RuleShare {
-    /// Number of the rule; the number of rules for what no rule chooses.
+    /// Number of the rule, or the number of rules if none matches.
     pub rule: usize,
     pub rows: u64,
     pub last_time: i64,
 }
 
-/// A block that is not what was written is left out; other errors (too many open files, a failing disk) are the caller's.
+/// A damaged block is left out of the answer; other errors (too many open files, a failing disk) are returned.
 pub(crate) fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,54 +1,54 @@
 //! The catalogue's record of a block or tier.
 
+use serde::{Deserialize, Serialize};
+use wholegrain_model::ValueType;
+
 use crate::block::tombstones::Tombstone;
 use crate::block::windows::TierSource;
 use crate::time::{DAY_NS, civil};
-use serde::Deserialize;
-use serde::Serialize;
-use wholegrain_model::ValueType;
 
 /// Checksums of a finished file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileChecksums {
     /// CRC-32C of the whole file.
     pub file: u32,
-    /// Where the last page ends: page indexes and the footer, which have no checksums of their own, follow.
+    /// End of the last page: page indexes and the footer follow, which have no checksums of their own.
     pub tail_at: u64,
-    /// CRC-32C of everything from there on.
+    /// CRC-32C of everything after it.
     pub tail: u32,
 }
 
-/// What the catalogue knows of one block.
+/// The catalogue's record of one block or tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlockRecord {
     pub id: u64,
-    /// Below `blocks/`; of a tier below the store's directory, where it begins with `tiers/`.
+    /// Below `blocks/`; the path of a tier is below the store's directory and begins with `tiers/`.
     pub path: String,
     pub value_type: ValueType,
-    /// Days since 1970-01-01 (UTC) that all its readings lie in; `None` when they lie in several.
+    /// The UTC day of all its readings, in days since 1970-01-01; `None` if there are several.
     pub day: Option<i64>,
-    /// 0 as sealed, else one more than the inputs' of the merge.
+    /// 0 for a sealed block, else one more than the highest level of the merged blocks.
     pub level: u32,
-    /// The first and the last journal segment in it: where two blocks have a reading of the same time, the later one counts.
+    /// The first and the last journal segment in it. If two blocks have a reading of the same time, the one with the later last segment counts.
     pub first_segment: u64,
     pub last_segment: u64,
-    /// Where blocks have the same last segment, the larger number counts: imports are numbered from 1, sealed blocks have 0.
+    /// Of blocks with the same last segment the one with the larger number counts: imports are numbered from 1, sealed blocks have 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub import: u32,
     pub first_time: i64,
     pub last_time: i64,
     pub rows: u64,
     pub bytes: u64,
-    /// What it is a tier of; `None` for readings. The times are those of the readings that it was made from.
+    /// The block that it is a tier of; `None` for readings. The times are those of the readings that it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierSource>,
-    /// Whether retention took some sensors' rows out: it is not merged any more, so that its tiers keep what it lost.
+    /// Whether retention removed rows of some sensors: then it is not merged any more, so that its tiers keep their windows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trimmed: bool,
     /// `None` only while the catalogue is rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<FileChecksums>,
-    /// What has been deleted and is in the file still.
+    /// Deletions that are not applied to the file yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tombstones: Vec<Tombstone>,
 }
@@ -57,24 +57,24 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Bits of a block's rank that tell imports of one last segment apart.
+/// Bits of a block's rank that distinguish imports with one last segment.
 const IMPORT_BITS: u32 = 24;
 
-/// The largest [`BlockRecord::import`]; further imports into the same segment count as much as this one.
+/// The largest [`BlockRecord::import`]; further imports with the same last segment share it.
 pub(crate) const IMPORT_NUMBER_MAX: u32 = (1 << IMPORT_BITS) - 1;
 
 impl BlockRecord {
-    /// Where two blocks have a reading of the same sensor and time, that of the higher rank counts.
+    /// If two blocks have a reading of the same sensor and time, the one of the higher rank counts.
     pub fn rank(&self) -> u64 {
         self.last_segment << IMPORT_BITS | u64::from(self.import.min(IMPORT_NUMBER_MAX))
     }
 }
 
-/// What blocks on their way have in common.
+/// Properties of a block that is being written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockKind {
     pub value_type: ValueType,
-    /// Days since the epoch; `None` for several.
+    /// `None` for several days.
     pub day: Option<i64>,
     pub level: u32,
     pub first_segment: u64,

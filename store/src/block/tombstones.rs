@@ -1,12 +1,12 @@
-//! What of a file has been deleted and is in it still: noted in the catalogue's record of the file, honoured by every reader, and gone when the
-//! file has been written again without it.
+//! Deletions that are not applied to a file yet: stored in the catalogue's record of the file, applied by every reader, and dropped when the file
+//! has been rewritten.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use wholegrain_model::Pattern;
 
 use crate::time::{ceil, floor};
 
-/// One deletion, of the sensors that one of the patterns chooses, `from <= time < to`.
+/// One deletion: `from <= time < to` of the sensors that match one of the patterns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tombstone {
     #[serde(serialize_with = "write_patterns", deserialize_with = "read_patterns")]
@@ -25,18 +25,18 @@ fn read_patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Patte
 }
 
 impl Tombstone {
-    /// Whether a sensor is chosen.
+    /// Whether a sensor matches.
     pub fn chooses(&self, path: &str) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(path))
     }
 
-    /// The times whose windows of `resolution` hold, or held, something of what is deleted: whole windows.
+    /// The range in whole windows of `resolution`.
     pub fn windows(&self, resolution: i64) -> (i64, i64) {
         (floor(self.from, resolution), ceil(self.to, resolution))
     }
 }
 
-/// What is left of a sensor's `from <= time < to` in a file with these cuts: ranges in order that do not touch.
+/// The ranges of a sensor's `from <= time < to` that no tombstone deletes, in order.
 pub(crate) fn kept(tombstones: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
     let mut left = vec![(from, to)];
     for cut in tombstones.iter().filter(|cut| cut.from < to && cut.to > from && cut.chooses(path)) {
@@ -46,7 +46,7 @@ pub(crate) fn kept(tombstones: &[Tombstone], path: &str, from: i64, to: i64) -> 
     left
 }
 
-/// The same of windows of `resolution` that begin in the range.
+/// The same for windows of `resolution` that begin in the range.
 pub(crate) fn remaining_windows(
     tombstones: &[Tombstone],
     path: &str,
@@ -68,7 +68,7 @@ pub(crate) fn remaining_windows(
     kept(&widened, path, from, to)
 }
 
-/// Whether a cut takes something of a sensor's `first <= time <= last`, as whole windows of `resolution`.
+/// Whether a tombstone deletes something of a sensor's `first <= time <= last`, in whole windows of `resolution`.
 pub(crate) fn touches(tombstones: &[Tombstone], path: &str, first: i64, last: i64, resolution: i64) -> bool {
     tombstones.iter().any(|cut| {
         let (from, to) = cut.windows(resolution);

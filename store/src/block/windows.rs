@@ -1,19 +1,17 @@
-//! The windows that a tier file holds.
+//! The windows of a tier file.
 
-use crate::tiers::build::seconds;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wholegrain_model::Value;
 
 /// Directory of the tiers, below the store's.
 pub(crate) const TIERS_DIR: &str = "tiers/";
 
-/// What makes a file a tier, in its catalogue record.
+/// The source of a tier, in its catalogue record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TierSource {
     /// Length of its windows.
     pub resolution_ns: i64,
-    /// The block that it was made from; that one may be gone since.
+    /// The block that it was made from; it may be gone.
     pub block: u64,
 }
 
@@ -22,7 +20,7 @@ pub(crate) struct TierSource {
 pub struct TierWindow {
     /// Start of the window, ns since the Unix epoch: a multiple of the tier's resolution.
     pub time: i64,
-    /// How many values, at least one.
+    /// Number of values, at least one.
     pub count: u64,
     pub min: Value,
     pub max: Value,
@@ -51,22 +49,22 @@ pub struct WindowColumns<T> {
     pub sums: Vec<T>,
     pub firsts: Vec<T>,
     pub lasts: Vec<T>,
-    /// How the values lie in time; `None` where the file does not say.
+    /// The lines between the values; `None` if the file does not contain them.
     pub lines: Option<WindowLines>,
 }
 
-/// The straight lines between neighbouring values of windows, as `docs/sums.md` draws them: columns of the length of [`WindowColumns`].
+/// The straight lines between neighbouring values of windows (`docs/sums.md`): columns of the length of [`WindowColumns`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WindowLines {
     /// From the window's start to its first value, ns.
     pub first_after: Vec<i64>,
     /// From the window's start to its last value, ns.
     pub last_after: Vec<i64>,
-    /// The time that the lines between the window's own values cover, ns.
+    /// The time covered by the lines between the window's own values, ns.
     pub covered: Vec<i64>,
-    /// The area below them, in raw value times seconds.
+    /// The area below these lines, in raw value times seconds.
     pub area: Vec<f64>,
-    /// What is before the first value and after the last: [`WindowEdges`].
+    /// The edges of the windows.
     pub edges: Vec<WindowEdges>,
 }
 
@@ -87,7 +85,7 @@ impl WindowLines {
 }
 
 impl WindowEdges {
-    /// As a file has it: what is before the first value, and 4 for a gap after the last.
+    /// The code in a file: 0 to 3 for what is before the first value, plus 4 for a gap after the last.
     pub(crate) fn code(self) -> i64 {
         let before = match self.before {
             WindowEdge::Unknown => 0,
@@ -98,7 +96,7 @@ impl WindowEdges {
         before + if self.gap_after { 4 } else { 0 }
     }
 
-    /// The same back; `None` where a file holds something else.
+    /// Decodes a code; `None` if it is invalid.
     pub(crate) fn of(code: i64) -> Option<Self> {
         let before = match code & 3 {
             0 => WindowEdge::Unknown,
@@ -110,29 +108,29 @@ impl WindowEdges {
     }
 }
 
-/// What lies next to the values of a window.
+/// What is next to the values of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowEdges {
     /// Before the first value.
     pub before: WindowEdge,
-    /// Whether the reading after the last value is a gap.
+    /// Whether a gap follows the last value.
     pub gap_after: bool,
 }
 
-/// What lies between the value before a window and its first one.
+/// What is between the value before a window and its first value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WindowEdge {
-    /// The file does not say: it begins here, or what was there has been deleted.
+    /// Unknown: the file begins here, or the reading before was deleted.
     #[default]
     Unknown,
-    /// A line, from the last value of the row before it.
+    /// A line from the last value of the previous row.
     Line,
     Gap,
     Hole,
 }
 
 impl<T: Copy> WindowColumns<T> {
-    /// Takes everything out and keeps the memory.
+    /// Removes all rows and keeps the memory.
     pub(crate) fn clear(&mut self) {
         let Self { times, counts, mins, maxs, sums, firsts, lasts, lines } = self;
         [times, counts].into_iter().for_each(Vec::clear);
@@ -179,7 +177,7 @@ impl TierWindows {
         self.len() == 0
     }
 
-    /// What lay before the first of them has been left out.
+    /// Notes that rows before the first one were left out.
     pub(crate) fn cut_before(&mut self) {
         let lines = match self {
             TierWindows::Int(rows) => &mut rows.lines,
@@ -199,27 +197,27 @@ impl TierWindows {
     }
 }
 
-/// What the lines of one sensor's windows depend on, in one file.
+/// What the lines of one sensor's windows in one file depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LineSpacings {
-    /// The longest spacing that was bridged only because it is within the bound, ns; 0 when there is none.
+    /// The longest spacing, ns, that a line bridges only because it is within the bound; 0 if there is none.
     pub longest: i64,
-    /// The shortest that was not bridged, ns; 0 when there is none.
+    /// The shortest spacing, ns, without a line; 0 if there is none.
     pub hole: i64,
-    /// Whether there are spacings over the bound: their neighbours decided about them.
+    /// Whether there are spacings over the bound, which their neighbours decided.
     pub beyond: bool,
-    /// Whether readings that are not in the file decide about one of them, and it is taken for a hole: in files of earlier releases. Others have a row
-    /// that begins behind it, with [`WindowEdge::Unknown`].
+    /// Whether readings outside the file decide about a spacing. Such a spacing begins a new row with [`WindowEdge::Unknown`], except in files of
+    /// earlier releases, which made it a hole.
     pub undecided: bool,
 }
 
 impl LineSpacings {
-    /// Whether the lines are the same where readings up to `bound_ns` apart are bridged.
+    /// Whether the lines are right if readings up to `bound_ns` apart are bridged.
     pub fn fits(&self, bound_ns: i64) -> bool {
         !self.undecided && self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
     }
 
-    /// Of both of two parts of a sensor's readings.
+    /// Joins the values of two parts of a sensor's readings.
     pub fn with(&self, other: LineSpacings) -> LineSpacings {
         LineSpacings {
             longest: self.longest.max(other.longest),
@@ -230,7 +228,13 @@ impl LineSpacings {
     }
 }
 
-/// The area below values that are evenly spaced over so many ns, in raw value times seconds.
+/// The area below values that are evenly spaced over this many ns, in raw value times seconds.
 pub(crate) fn even_area(count: i64, sum: f64, (first, last): (f64, f64), covered: i64) -> f64 {
     if count < 2 { 0.0 } else { (sum - (first / 2.0 + last / 2.0)) * (seconds(covered) / (count - 1) as f64) }
+}
+
+const NS_PER_S: f64 = 1e9;
+
+pub(crate) fn seconds(ns: i64) -> f64 {
+    ns as f64 / NS_PER_S
 }

@@ -9,19 +9,19 @@ use crate::disk::{Disk, read_all};
 use crate::ranges::get_varint;
 use crate::{SensorId, StoreError};
 
-/// What a file that says what a recipe is begins with.
+/// The first bytes of a file that describes a cache key.
 const ABOUT_MAGIC: [u8; 8] = *b"WGDABT2\n";
-/// What a piece begins with.
+/// The first bytes of a piece.
 const PIECE_MAGIC: [u8; 8] = *b"WGDPCE2\n";
 /// Magic, key, number, stamp.
 const PIECE_HEADER: usize = 8 + 16 + 8 + 8;
 
-/// What a file's name says that it is.
+/// The meaning of a file's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ResultFileName {
-    /// What is kept under this key.
+    /// The description of this key.
     About([u8; 16]),
-    /// The piece of a key and a number, and its stamp.
+    /// A piece: its key, its number and its stamp.
     Piece([u8; 16], i64, u64),
 }
 
@@ -51,7 +51,7 @@ pub(super) fn piece_path(dir: &Path, key: &[u8; 16], number: i64, stamp: u64) ->
     dir.join(format!("{:032x}_{number}_{stamp}.piece", u128::from_be_bytes(*key)))
 }
 
-/// With its checksum at the end.
+/// Appends the checksum.
 fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<u64, StoreError> {
     let sum = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
@@ -63,7 +63,7 @@ fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<u64, StoreE
     Ok(bytes.len() as u64)
 }
 
-/// What stands before a checksum that fits.
+/// The content before a valid checksum.
 fn read(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
     let mut bytes = disk.open(path, false).and_then(|file| read_all(file.as_ref())).ok()?;
     let at = bytes.len().checked_sub(4)?;
@@ -89,7 +89,7 @@ pub(super) fn write_piece(
     write(disk, &piece_path(dir, &cache_key.key, number, stamp), bytes)
 }
 
-/// A piece's content; `None` when it is not the one that was written.
+/// The content of a piece; `None` if it is not what was written.
 pub(super) fn read_piece(disk: &dyn Disk, dir: &Path, key: &[u8; 16], number: i64, stamp: u64) -> Option<Vec<u8>> {
     let mut bytes = read(disk, &piece_path(dir, key, number, stamp))?;
     let head = bytes.get(..PIECE_HEADER)?;
@@ -117,7 +117,7 @@ pub(super) fn write_about(disk: &dyn Disk, dir: &Path, cache_key: &CacheKey) -> 
     write(disk, &about_path(dir, &cache_key.key), bytes)
 }
 
-/// A recipe and how many bytes its file has.
+/// A cache key and the size of its file.
 pub(super) fn read_about(disk: &dyn Disk, path: &Path, key: &[u8; 16]) -> Option<(CacheKey, u64)> {
     let bytes = read(disk, path)?;
     (bytes.get(..8)? == ABOUT_MAGIC && bytes.get(8..24)? == key).then_some(())?;

@@ -2,23 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::StoreError;
 use super::file::{self, ResultFileName};
 use super::invalidation::TimeRange;
+use crate::StoreError;
 use crate::computed::key::CacheKey;
 use crate::disk::Disk;
 
-/// The most pieces, whatever their size: the next opening lists and opens all of them.
+/// The most pieces, whatever their size, because the next opening lists and opens all of them.
 pub(super) const PIECES_MAX: usize = 65_536;
-/// A file takes whole blocks of this size on disk.
+/// A file occupies whole blocks of this size.
 const BLOCK_BYTES: u64 = 4096;
-/// What a file takes beside its content: its inode and its entry in the directory.
+/// A file also occupies this for its inode and its entry in the directory.
 const FILE_BYTES: u64 = 512;
 
-/// What a file of so many bytes takes of the disk.
+/// The disk space of a file of this size.
 fn on_disk(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES) + FILE_BYTES
 }
@@ -26,37 +25,36 @@ fn on_disk(bytes: u64) -> u64 {
 /// The cached pieces of one cache key.
 struct CachedPieces {
     cache_key: CacheKey,
-    /// What the file takes that says what it is.
+    /// Disk space of the description.
     bytes: u64,
     pieces: BTreeMap<i64, CachedPiece>,
 }
 
 struct CachedPiece {
     stamp: u64,
-    /// What its file takes.
+    /// Disk space of its file.
     bytes: u64,
-    /// Its place in the order of use.
+    /// Its place in the order of last use.
     used: u64,
 }
 
-/// Everything that is kept.
+/// The pieces in the cache.
 #[derive(Default)]
 pub(super) struct ResultIndex {
     entries: HashMap<[u8; 16], CachedPieces>,
-    /// By when it was used last.
+    /// The pieces in the order of last use.
     order: BTreeMap<u64, ([u8; 16], i64)>,
     tick: u64,
     stamp: u64,
     bytes: u64,
     /// Whether files were removed since the directory was synced.
     unsynced: bool,
-    /// Files that could not be removed: an opening would find them again.
+    /// Files that could not be removed, which an opening would find again.
     left: BTreeSet<PathBuf>,
 }
 
 impl ResultIndex {
-    /// Reads the directory. What is damaged, or of no use by itself, goes; with `bytes_max` 0 everything does. Ends with
-    /// [`StoreError::Closed`] when it is to stop.
+    /// Reads the directory. Damaged and useless files are removed, all files if `bytes_max` is 0. Returns [`StoreError::Closed`] if `stop` is set.
     pub fn open(disk: &dyn Disk, dir: &Path, bytes_max: u64, now: i64, stop: &AtomicBool) -> Result<Self, StoreError> {
         let go_on = || if stop.load(Relaxed) { Err(StoreError::Closed) } else { Ok(()) };
         let io = |doing: &'static str| move |error| StoreError::io(doing, dir, error);
@@ -76,7 +74,7 @@ impl ResultIndex {
                     pieces.push((stamp, key, number, entry.path))
                 }
                 Some(_) => useless.push(entry.path),
-                // Not ours: left alone.
+                // Not a file of the cache: left alone.
                 None => {}
             }
         }
@@ -90,7 +88,7 @@ impl ResultIndex {
                 None => useless.push(path),
             }
         }
-        // The stamps tell in which order they were made.
+        // The stamps give the order in which they were written.
         pieces.sort_unstable();
         for (stamp, key, number, path) in pieces {
             go_on()?;
@@ -122,7 +120,7 @@ impl ResultIndex {
         let of = |entry: &CachedPieces| entry.bytes + entry.pieces.values().map(|piece| piece.bytes).sum::<u64>();
         index.bytes = index.entries.values().map(of).sum();
         index.make_room(disk, dir, bytes_max);
-        // Also what a process removed that was killed before it synced: these files must not come back after a seal by this process.
+        // Also what a killed process removed and did not sync: these files must not come back after a seal by this process.
         index.unsynced |= bytes_max > 0;
         index.sync(disk, dir)?;
         Ok(index)
@@ -142,7 +140,7 @@ impl ResultIndex {
         }
     }
 
-    /// What all files take of the disk.
+    /// Disk space of all files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -156,14 +154,14 @@ impl ResultIndex {
         self.stamp
     }
 
-    /// Nothing kept is made from readings behind this.
+    /// No cached piece depends on readings after this time.
     pub fn until(&self) -> i64 {
         let last =
             |entry: &CachedPieces| entry.pieces.last_key_value().map(|(number, _)| entry.cache_key.span(*number).1);
         self.entries.values().filter_map(last).max().unwrap_or(i64::MIN)
     }
 
-    /// The stamp of a piece; it counts as used.
+    /// The stamp of a piece, which counts as used now.
     pub fn find(&mut self, cache_key: &CacheKey, number: i64) -> Option<u64> {
         let entry = self.entries.get_mut(&cache_key.key).filter(|entry| entry.cache_key == *cache_key)?;
         let piece = entry.pieces.get_mut(&number)?;
@@ -174,7 +172,7 @@ impl ResultIndex {
         Some(piece.stamp)
     }
 
-    /// Takes in a piece whose file has been written.
+    /// Adds a piece whose file has been written.
     pub fn add(
         &mut self,
         disk: &dyn Disk,
@@ -187,7 +185,7 @@ impl ResultIndex {
         if self.entries.get(&cache_key.key).is_none_or(|entry| entry.cache_key != *cache_key) {
             self.drop_entry(disk, dir, &cache_key.key);
             let bytes = on_disk(file::write_about(disk, dir, cache_key)?);
-            // The piece is still in use.
+            // The piece was just used.
             self.left.remove(&file::about_path(dir, &cache_key.key));
             self.bytes += bytes;
             self.entries
@@ -210,7 +208,7 @@ impl ResultIndex {
         Some(self.entries.get(key)?.pieces.get(&number)?.stamp)
     }
 
-    /// Forgets a piece in memory.
+    /// Removes a piece from the index.
     fn take_out(&mut self, key: &[u8; 16], number: i64) {
         if let Some(piece) = self.entries.get_mut(key).and_then(|entry| entry.pieces.remove(&number)) {
             self.order.remove(&piece.used);
@@ -218,13 +216,13 @@ impl ResultIndex {
         }
     }
 
-    /// Lets go of one piece, if it is still the one of this stamp, and of its file in any case.
+    /// Removes a piece from the index if it has this stamp, and its file in any case.
     pub fn drop_piece(&mut self, disk: &dyn Disk, dir: &Path, key: &[u8; 16], number: i64, stamp: u64) {
         if self.stamp_of(key, number) == Some(stamp) {
             self.take_out(key, number);
         }
         if let Err(error) = self.remove_file(disk, &file::piece_path(dir, key, number, stamp)) {
-            // Nobody is given it; before anything is sealed it is tried again.
+            // The piece is not used any more; before the next seal the removal is tried again.
             tracing::debug!(%error, "a kept result cannot be removed");
         }
         self.drop_empty(disk, dir, key);
@@ -250,7 +248,7 @@ impl ResultIndex {
         }
     }
 
-    /// Lets go of what was used longest ago until the rest is within the bound.
+    /// Removes the least recently used pieces until the rest is within the bound.
     pub fn make_room(&mut self, disk: &dyn Disk, dir: &Path, bytes_max: u64) {
         while self.bytes > bytes_max || self.order.len() > PIECES_MAX {
             let Some((_, (key, number))) = self.order.first_key_value().map(|(tick, of)| (*tick, *of)) else { return };
@@ -261,8 +259,8 @@ impl ResultIndex {
         }
     }
 
-    /// Forgets every piece made from readings of these sensors at these times, or from any of `all`; how many. After an error those
-    /// whose files are still there are still known.
+    /// Removes the pieces that depend on these sensors at these times, or on any sensor in `all`; returns their number. After an error, pieces
+    /// whose files still exist are still in the index.
     pub fn forget(
         &mut self,
         disk: &dyn Disk,
@@ -292,7 +290,7 @@ impl ResultIndex {
         Ok(outdated.len() as u64)
     }
 
-    /// Brings the removal of files to stable storage.
+    /// Syncs the removal of files.
     pub fn sync(&mut self, disk: &dyn Disk, dir: &Path) -> Result<(), StoreError> {
         for path in self.left.clone() {
             self.remove_file(disk, &path)?;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::SchemaHash;
 
-use crate::live::LiveBatch;
-use crate::readings::LiveReadings;
+use crate::head::live::LiveBatch;
+use crate::head::readings::LiveReadings;
 
-/// Of so many commits the first time is known. Who made a result for longer than that many took cannot have it kept.
+/// The number of recent commits whose first time is known. A result that took longer to compute is not cached.
 pub(crate) const RECENT: u64 = 4096;
-/// The most groups and sensors noted one by one; beyond it every sensor counts as concerned.
+/// The most groups and sensors that are noted separately; above it every sensor is invalidated.
 const NOTED_MAX: usize = 100_000;
 
 /// Times, first and last.
@@ -25,9 +25,9 @@ pub(crate) struct PendingInvalidations {
     pub all: Option<TimeRange>,
 }
 
-/// What arrives, and how far what is kept reaches.
+/// The arrived readings, and the times that the cache depends on.
 pub(crate) struct Invalidations {
-    /// Nothing kept is made from readings behind this.
+    /// No cached piece depends on readings after this time.
     until: AtomicI64,
     commits: AtomicU64,
     /// The first time of the commit `n` at `n % RECENT`.
@@ -58,7 +58,7 @@ impl PendingInvalidations {
         }
     }
 
-    /// Keeps the notes within their bound.
+    /// Keeps the number of entries within the bound.
     fn gather(&mut self) {
         if self.groups.len() + self.sensors.len() > NOTED_MAX {
             let ranges: Vec<TimeRange> = self.groups.values().chain(self.sensors.values()).copied().collect();
@@ -68,7 +68,7 @@ impl PendingInvalidations {
         }
     }
 
-    /// The times of each sensor, those of the groups too.
+    /// The times of each sensor, including those of its groups.
     pub fn by_sensor(&self, ids: impl Fn(&SchemaHash) -> Vec<u32>) -> HashMap<u32, TimeRange> {
         let mut found = self.sensors.clone();
         for (hash, range) in &self.groups {
@@ -85,28 +85,29 @@ impl Invalidations {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing kept is made from readings behind this.
+    /// No cached piece depends on readings after this time.
     pub fn until(&self) -> i64 {
         self.until.load(SeqCst)
     }
 
-    /// What is kept now reaches this far.
+    /// The cache now depends on readings up to this time.
     pub fn raise(&self, until: i64) {
         self.until.fetch_max(until, SeqCst);
     }
 
-    /// What is kept now reaches only this far. The caller holds what puts more there.
+    /// The cache now depends only on readings up to this time. The caller holds the index.
     pub fn lower(&self, until: i64) {
         self.until.store(until, SeqCst);
     }
 
-    /// Commits numbered so far.
+    /// The number of commits so far.
     pub fn commits(&self) -> u64 {
         self.commits.load(SeqCst)
     }
 
-    /// One commit of the journal; from one thread only. Neither locks nor allocates when all of it is behind what is kept.
-    pub fn heard(&self, batches: &[Arc<LiveBatch>], records: &[(u64, Arc<LiveReadings>)]) {
+    /// Notes one commit of the journal; called from one thread only. Neither locks nor allocates if all readings are later than what the cache
+    /// depends on.
+    pub fn note_arrivals(&self, batches: &[Arc<LiveBatch>], records: &[(u64, Arc<LiveReadings>)]) {
         let times = records.iter().flat_map(|(_, record)| record.readings.iter().map(|reading| reading.time));
         let first = batches.iter().map(|batch| batch.first_time).chain(times).min();
         let Some(first) = first else { return };
@@ -129,26 +130,26 @@ impl Invalidations {
         notes.gather();
     }
 
-    /// A reading that the journal held when the store was opened.
+    /// Notes a replayed reading.
     pub fn replayed(&self, sensor: u32, time: i64) {
         if time <= self.until() {
             self.note(sensor, time, time);
         }
     }
 
-    /// Something changed of one sensor.
+    /// Notes a change of one sensor.
     pub fn note(&self, sensor: u32, first: i64, last: i64) {
         let mut notes = self.notes();
         widen(notes.sensors.entry(sensor).or_insert((first, last)), (first, last));
         notes.gather();
     }
 
-    /// Something changed of any sensor.
+    /// Notes a change of any sensor.
     pub fn note_all(&self, first: i64, last: i64) {
         self.notes().widen_all((first, last));
     }
 
-    /// The first time of everything that was committed since there were so many commits; `None` when that is not known any more.
+    /// The first time of all commits after the first `commits`; `None` if that is not known any more.
     pub fn first_since(&self, commits: u64) -> Option<i64> {
         let now = self.commits();
         let known = |now: u64| now.checked_sub(commits).is_some_and(|since| since < RECENT);
@@ -156,11 +157,11 @@ impl Invalidations {
             return None;
         }
         let first = (commits..now).map(|number| self.recent[(number % RECENT) as usize].load(SeqCst)).min();
-        // What was read may have been written over meanwhile.
+        // The value may have been overwritten meanwhile.
         known(self.commits()).then_some(first.unwrap_or(i64::MAX))
     }
 
-    /// What is noted, if anything is; it is not afterwards.
+    /// Takes what is noted, if there is anything.
     pub fn take(&self) -> Option<PendingInvalidations> {
         let mut notes = self.notes();
         (!notes.is_empty()).then(|| std::mem::take(&mut *notes))

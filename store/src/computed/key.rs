@@ -1,13 +1,11 @@
 //! What identifies a cached result.
 
 use crate::SensorId;
-use crate::store::Shared;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The most bytes of one piece.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// What a snapshot has seen, so that what is made from it can be kept as long as nothing came in between.
+/// Identifies the state that a snapshot shows: a result computed from the snapshot can be cached if nothing has changed since.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotVersion {
     pub(crate) commits: u64,
@@ -15,34 +13,26 @@ pub struct SnapshotVersion {
     pub(crate) retained_at: i64,
 }
 
-/// What a kept result is made by and from.
+/// Identifies cached results: the definition and the operands that they are computed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheKey {
-    /// A hash of everything that decides about the values beside the readings.
+    /// A hash of everything except the readings that decides about the values.
     pub key: [u8; 16],
-    /// The sensors whose readings it is made from, sorted.
+    /// The sensors whose readings are used, sorted.
     pub operands: Vec<SensorId>,
-    /// Length of a piece, ns; the piece `n` is of `n * piece_ns <= time < (n + 1) * piece_ns`.
+    /// Length of a piece, ns; piece `n` covers `n * piece_ns <= time < (n + 1) * piece_ns`.
     pub piece_ns: i64,
-    /// So far before a piece's start there may be readings that it is made from, ns.
+    /// Readings up to this long before a piece are used, ns.
     pub back_ns: i64,
-    /// So far behind its end, ns.
+    /// Readings up to this long after a piece are used, ns.
     pub ahead_ns: i64,
 }
 
 impl CacheKey {
-    /// First and last time of the readings that a piece is made from.
+    /// First and last time of the readings that a piece depends on.
     pub(crate) fn span(&self, number: i64) -> (i64, i64) {
         let start = number.saturating_mul(self.piece_ns);
         let end = start.saturating_add(self.piece_ns);
         (start.saturating_sub(self.back_ns), end.saturating_add(self.ahead_ns))
-    }
-}
-
-impl SnapshotVersion {
-    /// What can be seen now at least. To be taken before the view that it is to stand for.
-    pub(crate) fn now(shared: &Shared) -> Self {
-        let changes = shared.kept.changes.load(std::sync::atomic::Ordering::SeqCst);
-        Self { commits: shared.kept.noted.commits(), changes, retained_at: shared.retained_at.load(Relaxed) }
     }
 }

@@ -1,4 +1,4 @@
-//! Listing jobs out of memory: filters, a row for each run of a job, pages.
+//! Lists of jobs from memory: filters, a row for each run of a job, pages.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use super::index::{AllocationEntry, AllocationIndex, AllocationKey, NONE, RUNNIN
 /// The most names of nodes in a row.
 const NODES_SHOWN_MAX: usize = 8;
 
-/// A page ends when its rows have so many bytes of text, however many rows are asked for: 4 MiB.
+/// A page ends when the texts of its rows have this many bytes, 4 MiB, however many rows are requested.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Whether a job runs.
@@ -20,14 +20,14 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 pub enum JobState {
     /// On at least one node.
     Running,
-    /// On no node any more.
+    /// On no node.
     Ended,
 }
 
 /// Selects jobs with an allocation that meets all conditions. In patterns, `*` matches any text.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
-    /// Only allocations whose user has this name are looked at, as if there were no others.
+    /// Only allocations of this user count.
     pub only_user: Option<String>,
     /// A user's name, or a uid.
     pub user: Option<String>,
@@ -38,13 +38,13 @@ pub struct JobFilter {
     pub manager: Option<String>,
     /// Pattern of jobs' names.
     pub name: Option<String>,
-    /// Of the job as a whole.
+    /// The state of the job as a whole.
     pub state: Option<JobState>,
-    /// It was there at this time or later, ns since the Unix epoch.
+    /// It ran at this time or later, ns since the Unix epoch.
     pub from: Option<i64>,
-    /// It was there before this time.
+    /// It ran before this time.
     pub to: Option<i64>,
-    /// The most rows; there are fewer when their texts are long.
+    /// The most rows; there are fewer if their texts are long.
     pub limit: usize,
     /// [`JobList::next`] of the page before.
     pub after: Option<(i64, usize)>,
@@ -54,7 +54,7 @@ pub struct JobFilter {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobList {
     pub rows: Vec<JobRow>,
-    /// Where the next page begins, when there is one: a time, and how many jobs of that very time are on this page and those before.
+    /// The cursor of the next page, if there is one: a time, and how many jobs with exactly this time are on this page and those before.
     pub next: Option<(i64, usize)>,
 }
 
@@ -62,7 +62,7 @@ pub struct JobList {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobRow {
     pub job: String,
-    /// The id of a manager that knows it by two.
+    /// The other id, if the manager has two.
     pub also: Option<String>,
     pub manager: String,
     pub user: Option<String>,
@@ -75,29 +75,29 @@ pub struct JobRow {
     pub partition: Option<String>,
     /// Whether it runs on any node.
     pub state: JobState,
-    /// On how many nodes it is or was.
+    /// Number of nodes.
     pub nodes: usize,
-    /// The first of them.
+    /// The first of the nodes.
     pub node_names: Vec<String>,
     /// When it began on the first node, ns since the Unix epoch.
     pub from: i64,
     /// When it ended on the last node; `None` while it runs.
     pub to: Option<i64>,
-    /// CPU seconds of all nodes together, as far as is known.
+    /// CPU seconds of all nodes, as far as they are known.
     pub cpu_s: Option<f64>,
     /// The highest peak of memory of any node, in bytes.
     pub memory_peak: Option<f64>,
 }
 
 impl JobRow {
-    /// Of all its texts together.
+    /// Bytes of all its texts.
     fn bytes(&self) -> usize {
         let known = [&self.also, &self.user, &self.name, &self.account, &self.partition].into_iter().flatten();
         known.chain([&self.job, &self.manager]).chain(&self.node_names).map(String::len).sum()
     }
 }
 
-/// A filter with numbers in place of texts; `None` when nothing can match.
+/// A filter with numbers in place of texts; `None` if nothing can match.
 struct ResolvedJobFilter {
     only_user: Option<u32>,
     user: Option<(u32, u32)>,
@@ -111,7 +111,7 @@ struct ResolvedJobFilter {
     to: i64,
 }
 
-/// Texts that a pattern chooses, found out one by one and remembered.
+/// Remembers which texts match a pattern.
 struct MatchingTexts {
     pattern: String,
     known: HashMap<u32, bool>,
@@ -139,7 +139,7 @@ impl ResolvedJobFilter {
         let user = match &filter.user {
             None => None,
             Some(user) => {
-                // The number of no text and the uid of nobody are the same, and are no user's.
+                // The number of no text and the uid of nobody are equal, and belong to no user.
                 let (name, uid) = (index.texts.find(user).unwrap_or(NONE), user.parse().unwrap_or(NONE));
                 if (name, uid) == (NONE, NONE) {
                     return None;
@@ -179,7 +179,7 @@ impl ResolvedJobFilter {
     }
 }
 
-/// The page that a filter asks for.
+/// The page that a filter requests.
 pub(super) fn list(index: &AllocationIndex, filter: &JobFilter) -> JobList {
     let mut list = JobList::default();
     let Some(mut chosen) = ResolvedJobFilter::new(filter, index) else { return list };
@@ -196,7 +196,7 @@ pub(super) fn list(index: &AllocationIndex, filter: &JobFilter) -> JobList {
         if seen.insert(key.job) {
             place_runs(index, key.job, &mut chosen, &mut firsts);
         }
-        // A run has its row where its newest allocation that was asked for is, whatever page that is on.
+        // A run has its row at its newest matching allocation, on whatever page that is.
         let Some(run) = firsts.remove(key) else { continue };
         if key.from != at {
             (at, count) = (key.from, 0);
@@ -236,7 +236,7 @@ fn place_runs(
     }
 }
 
-/// A run in words and numbers.
+/// The row of a run.
 pub(super) fn row(index: &AllocationIndex, run: &[AllocationKey]) -> JobRow {
     let entries: Vec<(&AllocationKey, &AllocationEntry)> =
         run.iter().filter_map(|key| Some((key, index.order.get(key)?))).collect();
@@ -272,7 +272,7 @@ pub(super) fn row(index: &AllocationIndex, run: &[AllocationKey]) -> JobRow {
     }
 }
 
-/// Runs of all jobs that an id is of, the newest first.
+/// The runs of all jobs with an id, the newest first.
 pub(super) fn runs_of(index: &AllocationIndex, id: &str, only_user: Option<&str>) -> Vec<Vec<AllocationKey>> {
     let mut runs: Vec<Vec<AllocationKey>> = Vec::new();
     for job in index.find(id) {

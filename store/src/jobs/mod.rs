@@ -1,12 +1,13 @@
-//! Jobs: which there were, on which nodes, whose, and what is known of each.
+//! Jobs: where and when they ran, whose they are, and their records.
 //!
-//! - In: [`JobRecord`]s ([`Store::put_jobs`]), each telling all that is known of one allocation; the same allocation comes again with a higher revision.
-//! - Out: an answer when a record is durable; rows of jobs ([`Store::jobs`]); all records of a job ([`Store::find_job`], [`Store::job_records`]); whose
-//!   sensors those below a job's level are ([`Store::sees`]).
-//! - Never: an fsync for each record when many come at once; a record that an earlier one takes the place of; a damaged record that keeps the others
-//!   from being read.
+//! - In: [`JobRecord`]s ([`crate::Store::put_jobs`]), each with everything known about one allocation; the same allocation comes again with a
+//!   higher revision.
+//! - Out: an answer when a record is durable; rows of jobs ([`crate::Store::jobs`]); all records of a job ([`crate::Store::find_job`],
+//!   [`crate::Store::job_records`]); who may see the sensors of a job ([`crate::Store::sees`]).
+//! - Never: an fsync for each record when many arrive at once; an old record that replaces a newer one; a damaged record that makes others
+//!   unreadable.
 //!
-//! `table.rs` is the file, `index.rs` what is in memory, `list.rs` the lists, `writer.rs` the thread.
+//! `table.rs` has the database, `index.rs` the index in memory, `list.rs` the lists, `writer.rs` the thread.
 
 mod index;
 pub mod list;
@@ -29,33 +30,36 @@ use self::table::{JobDatabase, SharedAllocationName};
 use self::writer::JobQueue;
 use crate::append::AppendCallback;
 use crate::disk::Disk;
-use crate::stats::add;
-use crate::{Store, StoreConfig, StoreError};
+use crate::paths::StorePaths;
+use crate::stats::{Counters, add};
+use crate::{StoreConfig, StoreError};
 
 /// Allocations that one transaction of the retention removes.
 const EXPIRE_MAX: usize = 10_000;
-/// How long ago a job that is not old may have begun, in ns: 400 days.
+/// A job may have begun this long ago, in ns: 400 days.
 const BEGIN_NS_MAX: i64 = 400 * 86_400 * 1_000_000_000;
 /// Damaged records that are named in the log; further ones are counted.
 const NAMED_MAX: usize = 16;
 
-/// What the store's threads share of jobs.
+/// The jobs of the store: their index in memory, their database, and the queue of the thread that writes it.
 pub(crate) struct Jobs {
     index: RwLock<AllocationIndex>,
     table: JobDatabase,
     pub(crate) queue: JobQueue,
-    /// Held by whoever changes table and index.
+    /// Locked while table and index change.
     writing: Mutex<()>,
-    /// Rises when who may see what can be another.
+    /// Rises when the answer of [`Jobs::sees`] may change.
     generation: AtomicU64,
+    config: Arc<StoreConfig>,
+    counters: Arc<Counters>,
 }
 
-/// A job that an id is of.
+/// The result of a search by id.
 #[derive(Debug, Clone)]
 pub struct JobSearchResult {
-    /// The run that was asked for, over all its nodes.
+    /// The run found, over all its nodes.
     pub row: JobRow,
-    /// All runs that the id is of, the newest first.
+    /// All runs with the id, the newest first.
     pub runs: Vec<JobRun>,
     names: Vec<SharedAllocationName>,
 }
@@ -67,7 +71,6 @@ pub struct JobAllocation {
     pub job: String,
     pub manager: String,
     pub node: String,
-    /// Whose it is, if that is known.
     pub user: Option<String>,
     /// When it began, ns since the Unix epoch.
     pub from: i64,
@@ -85,15 +88,19 @@ pub struct JobRun {
     pub from: i64,
     /// When it ended; `None` while it runs.
     pub to: Option<i64>,
-    /// On how many nodes.
     pub nodes: usize,
 }
 
 impl Jobs {
-    /// Reads what is on disk; texts for people about what is damaged.
-    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, damaged: &Path) -> Result<(Self, Vec<String>), StoreError> {
+    /// Reads the database; returns a message for each damaged record.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        paths: &StorePaths,
+        config: Arc<StoreConfig>,
+        counters: Arc<Counters>,
+    ) -> Result<(Self, Vec<String>), StoreError> {
         let mut index = AllocationIndex::default();
-        let (table, mut found) = JobDatabase::open(disk, dir.join("jobs.redb"), damaged, |record| {
+        let (table, mut found) = JobDatabase::open(disk, paths.dir.join("jobs.redb"), &paths.damaged, |record| {
             index.put(&record);
         })?;
         if let Some(path) = found.moved_to {
@@ -109,17 +116,20 @@ impl Jobs {
         if found.damaged.len() > NAMED_MAX {
             tracing::error!("jobs: {} more are damaged and left out", found.damaged.len() - NAMED_MAX);
         }
+        add(&counters.damaged_jobs, found.damaged.len() as u64);
         let jobs = Self {
             index: RwLock::new(index),
             table,
             queue: JobQueue::default(),
             writing: Mutex::default(),
             generation: AtomicU64::new(0),
+            config,
+            counters,
         };
         Ok((jobs, found.damaged))
     }
 
-    /// Copies the file while nothing is written; `false` when there is none.
+    /// Copies the file while no transaction runs; `false` if there is none.
     pub(crate) fn copy_to(&self, to: &Path) -> Result<bool, StoreError> {
         self.table.copy_to(to)
     }
@@ -138,10 +148,9 @@ impl Jobs {
     }
 
     /// Removes allocations that ended longer ago than the configuration keeps them.
-    pub(crate) fn expire(&self, config: &StoreConfig, now: i64) -> Result<u64, StoreError> {
-        let Some(age) = config.jobs_age else { return Ok(0) };
+    pub(crate) fn expire(&self, now: i64) -> Result<(), StoreError> {
+        let Some(age) = self.config.jobs_age else { return Ok(()) };
         let limit = now.saturating_sub(i64::try_from(age.ns()).unwrap_or(i64::MAX));
-        let mut removed = 0;
         loop {
             let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
             let old: Vec<(AllocationKey, _)> = {
@@ -151,7 +160,7 @@ impl Jobs {
                 over.take(EXPIRE_MAX).map(|(key, _)| (*key, names(&index, key))).collect()
             };
             if old.is_empty() {
-                return Ok(removed);
+                return Ok(());
             }
             let gone =
                 old.iter().map(|(_, (job, manager, node, from))| (&**job, &**manager, Cow::Borrowed(&**node), *from));
@@ -160,7 +169,7 @@ impl Jobs {
             old.iter().for_each(|(key, _)| index.remove(key));
             index.tidy();
             self.generation.fetch_add(1, Relaxed);
-            removed += old.len() as u64;
+            add(&self.counters.jobs_dropped, old.len() as u64);
         }
     }
 }
@@ -174,8 +183,8 @@ fn names(index: &AllocationIndex, key: &AllocationKey) -> SharedAllocationName {
     (text(key.job), text(key.manager), node, key.from)
 }
 
-/// Checks that a job's times can be right: as [`StoreConfig::past_max`] and [`StoreConfig::future_max`] say of readings, but that a job, such as a
-/// service, may have begun [`BEGIN_NS_MAX`] ago. One node whose clock is wrong, or whose agent lies, would else change when the whole job began.
+/// Checks a job's times against [`StoreConfig::past_max`] and [`StoreConfig::future_max`], except that a job, such as a service, may have begun
+/// [`BEGIN_NS_MAX`] ago. Otherwise one node with a wrong clock could change when the whole job began.
 fn check_times(record: &JobRecord, config: &StoreConfig) -> Result<(), StoreError> {
     let ns = |interval: wholegrain_model::Interval| i64::try_from(interval.ns()).unwrap_or(i64::MAX);
     let now = config.clock.now();
@@ -193,7 +202,7 @@ fn check_times(record: &JobRecord, config: &StoreConfig) -> Result<(), StoreErro
     Ok(())
 }
 
-/// Checks what must hold of a record.
+/// Checks the texts of a record.
 fn check(record: &JobRecord) -> Result<(), StoreError> {
     let refuse = |reason: String| Err(StoreError::Payload(reason));
     for (what, text) in [("job", &record.job), ("manager", &record.manager), ("node", &record.node)] {
@@ -214,33 +223,26 @@ fn check(record: &JobRecord) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Store {
-    /// Checks records and queues them. `done` is called once: at once when one of them is refused (then none is taken) or there is no room, else
-    /// from the jobs' thread when all are durable ([`crate::AppendOutcome::Duplicate`]: all were before) or could not be made so. Records of an allocation
-    /// that come in any order leave the one with the highest revision; one that has ended takes the place of one that runs whatever its revision, so
-    /// that an agent that forgot how far it had counted can still end a job.
-    pub fn put_jobs(&self, records: Vec<JobRecord>, done: AppendCallback) {
-        let shared = self.shared();
+impl Jobs {
+    pub fn put(&self, records: Vec<JobRecord>, done: AppendCallback) {
         let mut encoded = Vec::with_capacity(records.len());
         for record in records {
-            let checked = check(&record).and_then(|()| check_times(&record, &shared.config));
+            let checked = check(&record).and_then(|()| check_times(&record, &self.config));
             let bytes = checked.and_then(|()| table::encode(&record));
             match bytes {
                 Ok(bytes) => encoded.push((record, bytes)),
                 Err(error) => return done(Err(error)),
             }
         }
-        shared.jobs.queue.push(encoded, done);
+        self.queue.push(encoded, done);
     }
 
-    /// The jobs that a filter chooses, the newest first. Out of memory.
-    pub fn jobs(&self, filter: &JobFilter) -> JobList {
-        list::list(&self.shared().jobs.index(), filter)
+    pub fn list(&self, filter: &JobFilter) -> JobList {
+        list::list(&self.index(), filter)
     }
 
-    /// The allocations of the jobs that an id, a level or another id is of, of all runs, by time. Out of memory.
-    pub fn job(&self, id: &str) -> Vec<JobAllocation> {
-        let index = self.shared().jobs.index();
+    pub fn allocations(&self, id: &str) -> Vec<JobAllocation> {
+        let index = self.index();
         let mut all = Vec::new();
         for (key, entry) in index.find(id).into_iter().flat_map(|job| index.of_job(job)) {
             let text = |number| index.texts.get(number).map(|text| text.to_string());
@@ -257,10 +259,8 @@ impl Store {
         all
     }
 
-    /// The job that an id, a level or another id is of; of several runs the newest that had begun at the time `at`. With `only_user` as if there were
-    /// no other user's.
-    pub fn find_job(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobSearchResult> {
-        let index = self.shared().jobs.index();
+    pub fn find(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobSearchResult> {
+        let index = self.index();
         let all = list::runs_of(&index, id, only_user);
         let begun = |run: &&Vec<AllocationKey>| run.iter().any(|key| at.is_none_or(|at| key.from <= at));
         let chosen = all.iter().find(begun)?;
@@ -273,14 +273,13 @@ impl Store {
         Some(JobSearchResult { row: list::row(&index, chosen), runs: runs.collect(), names })
     }
 
-    /// Gives the records of a job to `take` as long as it wants them, by node; how many are damaged and left out.
-    pub fn job_records(
+    pub fn records(
         &self,
         job: &JobSearchResult,
         mut take: impl FnMut(JobRecord) -> io::Result<()>,
     ) -> Result<io::Result<u64>, StoreError> {
         let mut damaged = 0;
-        let read = self.shared().jobs.table.read(job.names.iter().cloned(), |record| match record {
+        let read = self.table.read(job.names.iter().cloned(), |record| match record {
             Some(record) => take(record),
             None => {
                 damaged += 1;
@@ -288,15 +287,13 @@ impl Store {
             }
         })?;
         if damaged > 0 {
-            add(&self.shared().counters.damaged_jobs, damaged);
+            add(&self.counters.damaged_jobs, damaged);
             tracing::error!("jobs: {damaged} records of job {} are damaged and left out", job.row.job);
         }
         Ok(read.map(|()| damaged))
     }
 
-    /// Gives the records of all jobs that were on some nodes between two times (the second not within) to `take`, in no order; how many are damaged
-    /// and left out. `None` when there are more than `most`; then none is given. Whose they are is the caller's to look at.
-    pub fn job_records_on(
+    pub fn records_on(
         &self,
         nodes: &HashSet<&str>,
         (from, to): (i64, i64),
@@ -304,7 +301,7 @@ impl Store {
         mut take: impl FnMut(JobRecord),
     ) -> Result<Option<u64>, StoreError> {
         let names: Vec<SharedAllocationName> = {
-            let index = self.shared().jobs.index();
+            let index = self.index();
             let nodes: HashSet<u32> = nodes.iter().filter_map(|node| index.texts.find(node)).collect();
             let begun = index.order.range(..AllocationKey::first(to));
             let there = begun.filter(|(key, entry)| entry.to >= from && nodes.contains(&key.node));
@@ -314,7 +311,7 @@ impl Store {
             return Ok(None);
         }
         let mut damaged = 0;
-        let read = self.shared().jobs.table.read(names.into_iter(), |record| {
+        let read = self.table.read(names.into_iter(), |record| {
             match record {
                 Some(record) => take(record),
                 None => damaged += 1,
@@ -324,19 +321,16 @@ impl Store {
         Ok(read.map(|()| damaged).ok())
     }
 
-    /// Whether a user may see a sensor: one of no job, or of one of their own jobs.
     pub fn sees(&self, user: &str, path: &str) -> bool {
-        self.shared().jobs.index().sees(user, path)
+        self.index().sees(user, path)
     }
 
-    /// Takes out the sensors that a user may not see.
     pub fn retain_seen(&self, user: &str, sensors: &mut Vec<crate::SensorInfo>) {
-        let index = self.shared().jobs.index();
+        let index = self.index();
         sensors.retain(|sensor| index.sees(user, &sensor.path));
     }
 
-    /// Changes when an answer of [`Store::sees`] may have.
-    pub fn jobs_generation(&self) -> u64 {
-        self.shared().jobs.generation.load(Relaxed)
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Relaxed)
     }
 }

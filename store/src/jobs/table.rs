@@ -1,5 +1,5 @@
-//! `jobs.redb`: the records on disk. A database of its own, so that a site's millions of jobs neither lengthen the opening of the catalogue nor can
-//! take the readings with them when their file is damaged. Made with the first record.
+//! `jobs.redb`: the records on disk, in a separate database, so that a site's millions of jobs neither lengthen the opening of the catalogue nor
+//! endanger the readings if their file is damaged. Created with the first record.
 
 use std::borrow::Cow;
 use std::io;
@@ -21,13 +21,14 @@ const FORMAT_VERSION: u64 = 1;
 /// Memory for the database's pages, in bytes.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// A record is read when it is written once, and again when the store is opened or the job is asked for.
+/// A record is written once, and read when the store is opened or the job is requested.
 const ZSTD_LEVEL: i32 = 1;
 /// Checksum and length before a value's JSON.
 const HEAD_BYTES: usize = 8;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// (job, manager, node and owner, from) -> CRC-32C of what follows, the length of the JSON, and zstd of the record as JSON without what is null or empty.
+/// (job, manager, node and owner, from) -> CRC-32C of what follows, length of the JSON, and zstd of the record as JSON without null and empty
+/// values.
 const JOBS: TableDefinition<(&str, &str, &str, i64), &[u8]> = TableDefinition::new("jobs");
 
 /// The name of an allocation on disk.
@@ -45,12 +46,12 @@ pub(super) fn name(record: &JobRecord) -> AllocationName<'_> {
     (&record.job, &record.manager, node, record.from)
 }
 
-/// The node with the owner after it, where the path of the job's cgroup says one: another owner's job of the same id is another job.
+/// The node, followed by the owner if the path of the job's cgroup names one: a job with the same id of another owner is another job.
 pub(super) fn node_of_owner(node: &str, owner: &str) -> String {
     format!("{node}\0{owner}")
 }
 
-/// A record as it is kept.
+/// Encodes a record.
 pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
     let refuse = |error: serde_json::Error| StoreError::Payload(error.to_string());
     let mut json = serde_json::to_value(record).map_err(refuse)?;
@@ -78,7 +79,7 @@ pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
     Ok(bytes)
 }
 
-/// The record of a value, if that is what was written under this name.
+/// Decodes a value; `None` if it is not what was written under this name.
 fn decode(wanted: &AllocationName<'_>, bytes: &[u8]) -> Option<JobRecord> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*sum) != crc32c::crc32c(rest) {
@@ -90,7 +91,7 @@ fn decode(wanted: &AllocationName<'_>, bytes: &[u8]) -> Option<JobRecord> {
     serde_json::from_slice(&json).ok().filter(|record| name(record) == *wanted)
 }
 
-/// The database, once there is one.
+/// The database, if it exists.
 pub(super) struct JobDatabase {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -101,17 +102,17 @@ pub(super) struct JobDatabase {
     unsynced: Arc<AtomicBool>,
 }
 
-/// What an opening found.
+/// The result of an opening.
 #[derive(Debug, Default)]
 pub(super) struct JobDatabaseDamage {
-    /// Names of entries that are no records any more.
+    /// Names of damaged entries.
     pub damaged: Vec<String>,
-    /// Where the whole file was put because it is no database any more.
+    /// Where the file was moved if it is no database.
     pub moved_to: Option<PathBuf>,
 }
 
 impl JobDatabase {
-    /// Opens the file if it is there, and gives every record to `take`.
+    /// Opens the file if it exists, and passes every record to `take`.
     pub fn open(
         disk: &Arc<dyn Disk>,
         path: PathBuf,
@@ -136,7 +137,7 @@ impl JobDatabase {
             }
             result => result?,
         }
-        // Of bytes that nobody ever wrote the library may also think that they cannot be.
+        // The library may panic on bytes that it did not write.
         let read = catch_unwind(AssertUnwindSafe(|| {
             let db = table.open_database()?;
             read_all(&db, &mut found.damaged, &mut take)?.map_err(|found| found_newer(&table.path, found))?;
@@ -159,7 +160,7 @@ impl JobDatabase {
         Ok(Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
     }
 
-    /// What is no database any more is kept for a person to look at; a new one begins with the next record.
+    /// Moves a file that is no database to `damaged/`; a new one begins with the next record.
     fn moved_to(&self, dir: &Path) -> Result<PathBuf, StoreError> {
         let free = (1u32..).map(|n| dir.join(format!("jobs-{n}.redb"))).find(|path| !self.disk.exists(path));
         let path = free.unwrap_or_else(|| dir.join("jobs.redb"));
@@ -170,8 +171,8 @@ impl JobDatabase {
         Ok(path)
     }
 
-    /// Writes and removes in one transaction; durable when it returns. After a failure nobody knows whether it took effect, which harms nothing:
-    /// what was written is a record, and comes again.
+    /// Writes and removes in one transaction; durable when it returns. After a failure it may still have committed, which does no harm: a record is
+    /// sent again.
     pub fn write<'a>(
         &self,
         put: impl Iterator<Item = (AllocationName<'a>, &'a [u8])>,
@@ -226,7 +227,7 @@ impl JobDatabase {
         Ok(())
     }
 
-    /// Gives the records of these names to `take`, as long as it wants them, `None` for one that is damaged or not there.
+    /// Passes the records with these names to `take` until it fails; `None` for a damaged or missing one.
     pub fn read(
         &self,
         names: impl Iterator<Item = SharedAllocationName>,
@@ -248,7 +249,7 @@ impl JobDatabase {
     }
 }
 
-/// Whether it is the disk that failed, and not the file that holds something else than was written.
+/// Whether the disk failed, rather than the file being damaged.
 fn is_of_the_disk(error: &redb::Error) -> bool {
     match error {
         redb::Error::Io(error) => !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
@@ -271,7 +272,7 @@ fn found_newer(path: &Path, found: u64) -> JobReadFault {
     JobReadFault::Store(StoreError::NewerVersion { path: path.to_owned(), found, known: FORMAT_VERSION })
 }
 
-/// Reads every record; the version if it is a newer one.
+/// Reads every record; returns the version if it is newer.
 fn read_all(
     db: &Database,
     damaged: &mut Vec<String>,
@@ -296,7 +297,7 @@ fn read_all(
     Ok(Ok(()))
 }
 
-/// Makes an empty database under another name first, so that a crash cannot leave half of one.
+/// Creates an empty database under a temporary name first, so that a crash cannot leave a part of one.
 fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;

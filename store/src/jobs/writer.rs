@@ -1,4 +1,4 @@
-//! The thread that makes records durable: all that wait go into one transaction, so that fifteen thousand agents that start one job cost a few fsyncs.
+//! The thread that writes records: all queued ones in one transaction, so that fifteen thousand agents that start one job cost a few fsyncs.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,9 +10,9 @@ use super::Jobs;
 use super::table::name;
 use crate::StoreError;
 use crate::append::{AppendCallback, AppendOutcome};
-use crate::stats::{Counters, add};
+use crate::stats::add;
 
-/// Bytes of records that may wait: 64 MiB; over it [`StoreError::Busy`].
+/// Bytes of queued records, 64 MiB; above it [`StoreError::Busy`].
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one transaction: 8 MiB, or one call's.
 const COMMIT_BYTES_MAX: usize = 8 << 20;
@@ -30,7 +30,7 @@ struct JobQueueContent {
     closed: bool,
 }
 
-/// What waits for the thread.
+/// The queue of the thread.
 #[derive(Default)]
 pub(crate) struct JobQueue {
     inner: Mutex<JobQueueContent>,
@@ -60,13 +60,13 @@ impl JobQueue {
         done(Err(refusal));
     }
 
-    /// Takes nothing more; what waits is still written.
+    /// Refuses further records; the queued ones are still written.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.bell.notify_all();
     }
 
-    /// The calls of the next transaction; none when the queue is closed and empty.
+    /// Takes the calls of the next transaction; none if the queue is closed and empty.
     fn take(&self) -> Vec<QueuedJobRecords> {
         let waits = |inner: &mut JobQueueContent| inner.waiting.is_empty() && !inner.closed;
         let mut inner = self.bell.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
@@ -84,17 +84,17 @@ impl JobQueue {
 
 impl Jobs {
     /// Writes until the queue is closed and empty.
-    pub(crate) fn run(&self, counters: &Counters) {
+    pub(crate) fn run(&self) {
         loop {
             let calls = self.queue.take();
             if calls.is_empty() {
                 return;
             }
-            self.commit(calls, counters);
+            self.commit(calls);
         }
     }
 
-    fn commit(&self, calls: Vec<QueuedJobRecords>, counters: &Counters) {
+    fn commit(&self, calls: Vec<QueuedJobRecords>) {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut fresh, mut news) = (HashMap::new(), Vec::with_capacity(calls.len()));
         {
@@ -125,13 +125,13 @@ impl Jobs {
             if seen {
                 self.generation.fetch_add(1, Relaxed);
             }
-            add(&counters.job_records, fresh.len() as u64);
-            add(&counters.job_commits, 1);
+            add(&self.counters.job_records, fresh.len() as u64);
+            add(&self.counters.job_commits, 1);
         }
         drop(writing);
         drop(fresh);
         for (call, any) in calls.into_iter().zip(news) {
-            // What was a repeat of something in this very transaction fails with it.
+            // A repeat within this transaction fails with it.
             (call.done)(match &written {
                 Ok(()) if any => Ok(AppendOutcome::Stored),
                 Ok(()) => Ok(AppendOutcome::Duplicate),

@@ -3,16 +3,17 @@
 //! They are kept in the registry under the kind [`KIND`], with the pattern as the key. What is set comes before what is configured, and what was set
 //! later before what was set earlier: the last word about a sensor counts.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern};
 
-use super::policy::RetentionPolicy;
+use crate::computed::ResultFiles;
 use crate::config::{RETENTION_RULES_MAX, RetentionRule};
 use crate::registry::{Registry, RegistryEntry};
-use crate::store::Shared;
-use crate::{Store, StoreConfig, StoreError};
+use crate::retention_policy::{PolicyInForce, RetentionPolicy};
+use crate::work::WorkSignal;
+use crate::{StoreConfig, StoreError};
 
 /// The kind of the registry's entries.
 pub(crate) const KIND: &str = "retention";
@@ -27,13 +28,13 @@ pub struct RuleInForce {
     pub set: Option<(String, i64)>,
 }
 
-/// The policy of a configuration and what is set.
-pub(crate) fn policy(config: &StoreConfig, registry: &Registry) -> Arc<RetentionPolicy> {
+/// The policy of the configuration and the rules set by users.
+pub(crate) fn policy(config: &StoreConfig, registry: &Registry) -> RetentionPolicy {
     let rules = in_force(config, registry).into_iter().map(|rule| rule.rule).collect();
-    Arc::new(RetentionPolicy::new(config, rules, registry.generation()))
+    RetentionPolicy::new(config, rules, registry.generation())
 }
 
-/// All rules, the first that matches a sensor counts.
+/// All rules; the first that matches a sensor counts.
 fn in_force(config: &StoreConfig, registry: &Registry) -> Vec<RuleInForce> {
     let set = registry.all(KIND).into_iter().rev().filter_map(|entry| {
         let rule = decode(&entry, config)?;
@@ -50,7 +51,7 @@ fn encode(rule: &RetentionRule) -> Value {
     json!({"keep": age(&rule.raw), "tiers": tiers})
 }
 
-/// The rule of an entry. One that cannot be understood keeps everything that it chooses: nothing is lost by it.
+/// Decodes a rule. An invalid rule keeps everything that its pattern matches, so that nothing is lost.
 fn decode(entry: &RegistryEntry, config: &StoreConfig) -> Option<RetentionRule> {
     let pattern = Pattern::new(entry.key.as_str())
         .inspect_err(|error| tracing::error!(%error, "a rule of retention that is set has no pattern; left out"))
@@ -71,14 +72,20 @@ fn decode(entry: &RegistryEntry, config: &StoreConfig) -> Option<RetentionRule> 
     Some(RetentionRule { pattern, raw, tiers })
 }
 
-impl Store {
-    /// The rules in the order in which they count: what is set, the latest first, then the configuration's.
+/// The rules of the configuration and those set by users.
+pub(crate) struct RetentionRules {
+    pub config: Arc<StoreConfig>,
+    pub registry: Arc<Registry>,
+    pub policy: Arc<PolicyInForce>,
+    pub results: Arc<ResultFiles>,
+    pub work: Arc<WorkSignal>,
+}
+
+impl RetentionRules {
     pub fn retention_rules(&self) -> Vec<RuleInForce> {
-        in_force(&self.shared().config, &self.shared().registry)
+        in_force(&self.config, &self.registry)
     }
 
-    /// Keeps the readings (and windows) of the sensors that `pattern` chooses for so long, `None` for ever; before every other rule. Durable when it
-    /// returns, and in force from the next snapshot on. `who` sets it, `at` in ns since the Unix epoch.
     pub fn set_retention(
         &self,
         pattern: &Pattern,
@@ -89,56 +96,38 @@ impl Store {
         self.set_retention_rule(&RetentionRule { pattern: pattern.clone(), raw: keep, tiers: Vec::new() }, who, at)
     }
 
-    /// The same with ages of tiers of their own.
     pub fn set_retention_rule(&self, rule: &RetentionRule, who: &str, at: i64) -> Result<(), StoreError> {
-        let shared = self.shared();
-        self.check_rule(rule)?;
-        let set = shared.registry.all(KIND);
+        rule.check(&self.config.tiers)?;
+        let set = self.registry.all(KIND);
         if set.len() >= RETENTION_RULES_MAX && !set.iter().any(|entry| entry.key == rule.pattern.as_str()) {
             return Err(StoreError::Sensor(format!(
                 "{RETENTION_RULES_MAX} rules of retention are set, which is the most; choose more sensors with one pattern, or unset some"
             )));
         }
         let change = vec![(rule.pattern.as_str().to_owned(), Some(encode(rule)))];
-        shared.registry.change(KIND, change, who, at)?;
-        renew(shared);
+        self.registry.change(KIND, change, who, at)?;
+        self.renew();
         Ok(())
     }
 
-    /// Whether a rule could be set.
-    pub fn check_rule(&self, rule: &RetentionRule) -> Result<(), StoreError> {
-        let ages = rule.tiers.iter().map(|(_, age)| *age).chain([rule.raw]);
-        if ages.flatten().any(|age| age.ns() == 0) {
-            return Err(StoreError::Sensor("an age of 0 keeps nothing; delete readings instead".to_owned()));
-        }
-        let known = &self.shared().config.tiers;
-        match rule.tiers.iter().find(|(tier, _)| !known.contains(tier)) {
-            None => Ok(()),
-            Some((tier, _)) => {
-                let known: Vec<String> = known.iter().map(Interval::to_string).collect();
-                Err(StoreError::Sensor(format!("there is no tier of {tier}; there are [{}]", known.join(", "))))
-            }
-        }
-    }
-
-    /// Takes a rule that was set away again; `false` when there is none with this pattern.
     pub fn unset_retention(&self, pattern: &str, who: &str, at: i64) -> Result<bool, StoreError> {
-        let shared = self.shared();
-        if shared.registry.get(KIND, pattern).is_none() {
+        if self.registry.get(KIND, pattern).is_none() {
             return Ok(false);
         }
-        shared.registry.change(KIND, vec![(pattern.to_owned(), None)], who, at)?;
-        renew(shared);
+        self.registry.change(KIND, vec![(pattern.to_owned(), None)], who, at)?;
+        self.renew();
         Ok(true)
     }
 }
 
-/// Puts the rules as they are now in force, and has a pass of retention look at once.
-fn renew(shared: &Shared) {
-    *shared.policy.write().unwrap_or_else(PoisonError::into_inner) = policy(&shared.config, &shared.registry);
-    if let Err(error) = shared.changed(i64::MIN, i64::MAX, None) {
-        // On failure the invalidation stays pending and is applied before a cached result is used.
-        tracing::warn!(%error, "kept results cannot be removed; tried again");
+impl RetentionRules {
+    /// Puts the present rules in force and wakes the retention.
+    fn renew(&self) {
+        self.policy.set(policy(&self.config, &self.registry));
+        if let Err(error) = self.results.changed(i64::MIN, i64::MAX, None) {
+            // On failure the invalidation stays pending and is applied before a cached result is used.
+            tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
+        }
+        self.work.wake();
     }
-    shared.wake_sealer();
 }

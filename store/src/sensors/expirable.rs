@@ -1,4 +1,4 @@
-//! Which sensors and schemas nobody has spoken of for long, and taking them out of the index.
+//! Finds schemas and sensors that can expire, and removes them from the index.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,19 +7,27 @@ use wholegrain_model::SchemaHash;
 
 use super::{NONE, NewestReading, SchemaColumn, SchemaColumns, Sensors};
 use crate::SensorId;
-use crate::expiry::UnsealedData;
 
-/// Sensors that may be forgotten when nothing of them is stored, and the schemas that go with them.
+/// The data that is not sealed.
+pub(crate) trait UnsealedData {
+    /// Whether there are batches of a schema.
+    fn has_batches(&self, hash: &SchemaHash) -> bool;
+
+    /// Whether there are readings of a schemaless sensor.
+    fn has_readings(&self, id: SensorId) -> bool;
+}
+
+/// Silent sensors, which expire if none of their readings is stored, and the schemas that expire with them.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryCandidates {
-    /// Sensors with their paths and the newest time that was heard of them.
+    /// Sensors with their paths and the time of their newest reading.
     pub sensors: Vec<(SensorId, Arc<str>, i64)>,
-    /// Schemas none of whose batches is live.
+    /// Schemas without unsealed batches.
     schemas: HashSet<u32>,
 }
 
 impl SchemaColumns {
-    /// Takes a schema's place out.
+    /// Removes a schema's column.
     fn remove(&mut self, schema: u32) {
         *self = match std::mem::take(self) {
             SchemaColumns::One(place) if place.schema == schema => SchemaColumns::None,
@@ -37,12 +45,12 @@ impl SchemaColumns {
 }
 
 impl Sensors {
-    /// Sensors and schemas not seen since `cutoff` and without unsealed data. `last_seen` remembers since when schemas and sensors have been found here of which
-    /// nothing ever came.
+    /// Sensors and schemas not seen since `cutoff` and without unsealed data. `last_seen` remembers since when schemas and sensors without any data
+    /// have been found here.
     pub fn quiet(
         &self,
         (cutoff, now): (i64, i64),
-        live: &UnsealedData,
+        live: &dyn UnsealedData,
         last_seen: &mut SilentSince,
     ) -> ExpiryCandidates {
         let mut quiet = ExpiryCandidates::default();
@@ -57,7 +65,7 @@ impl Sensors {
                     since < cutoff
                 }
             };
-            if is_quiet && !live.is_live(&hash) {
+            if is_quiet && !live.has_batches(&hash) {
                 quiet.schemas.insert(at as u32);
             }
         }
@@ -79,11 +87,11 @@ impl Sensors {
                     None => last,
                 };
             }
-            let heard = |place: &SchemaColumn| {
+            let newest = |place: &SchemaColumn| {
                 self.groups.get(&self.schema_at(place.schema).hash()).map(|state| state.last_time)
             };
-            last = places.iter().filter_map(heard).max().unwrap_or(i64::MIN).max(last);
-            if last < cutoff && !live.has(id) {
+            last = places.iter().filter_map(newest).max().unwrap_or(i64::MIN).max(last);
+            if last < cutoff && !live.has_readings(id) {
                 quiet.sensors.push((id, entry.path.clone(), last));
             }
         }
@@ -91,8 +99,8 @@ impl Sensors {
             let last = self.groups.get(&family.schema.hash()).map_or(i64::MIN, |state| state.last_time);
             for column in 0..family.len() {
                 let id = SensorId(family.first + column);
-                // Those of which more is noted have been looked at.
-                if self.entries.get(id.0 as usize).is_none() && last < cutoff && !live.has(id) {
+                // Sensors with an entry were handled above.
+                if self.entries.get(id.0 as usize).is_none() && last < cutoff && !live.has_readings(id) {
                     quiet.sensors.push((id, family.schema.path(column as usize).into(), last));
                 }
             }
@@ -100,8 +108,8 @@ impl Sensors {
         quiet
     }
 
-    /// Of what is quiet, what can go when of these sensors nothing is stored: a schema goes when each sensor that it defines goes, and a sensor
-    /// when all its schemas do.
+    /// The candidates that expire if `empty` sensors have no stored readings: a schema expires if each sensor that it defines does, and a sensor if
+    /// all its schemas do.
     pub fn expirable(&self, quiet: &ExpiryCandidates, empty: &HashSet<SensorId>) -> (Vec<SensorId>, Vec<SchemaHash>) {
         let mut going = quiet.schemas.clone();
         let goes = |going: &HashSet<u32>, id: SensorId| {
@@ -127,7 +135,8 @@ impl Sensors {
         (sensors, going.into_iter().map(|at| self.schema_at(at).hash()).collect())
     }
 
-    /// Sensors that stay when these sensors and schemas go, and are numbered with one of the schemas: their numbers and paths have to be kept one by one.
+    /// Sensors that stay when these sensors and schemas go, and are numbered with one of the schemas: their numbers and paths must be stored
+    /// separately.
     pub fn left_by(&self, sensors: &[SensorId], schemas: &[SchemaHash]) -> Vec<(u32, Arc<str>)> {
         let going: HashSet<u32> = sensors.iter().map(|id| id.0).collect();
         let firsts = schemas.iter().filter_map(|hash| self.firsts.get(self.by_hash.get(hash)?));
@@ -136,12 +145,12 @@ impl Sensors {
         numbers.filter(|id| !going.contains(id)).filter_map(|id| Some((id, self.path(SensorId(id))?))).collect()
     }
 
-    /// Takes sensors and schemas out.
+    /// Removes sensors and schemas.
     pub fn remove(&mut self, sensors: &[SensorId], schemas: &[SchemaHash]) {
         self.count -= sensors.iter().filter(|id| self.has(**id)).count();
         let left = self.left_by(sensors, schemas);
         for (id, _) in &left {
-            // Made while its family can still say where it is.
+            // Created while its family still knows its place.
             let _ = self.entry(SensorId(*id));
         }
         for hash in schemas {
@@ -174,7 +183,7 @@ impl Sensors {
             }
         }
         if !schemas.is_empty() {
-            // What others share must not be kept by one that is gone.
+            // Lists that others share must not be kept alive by a removed schema.
             (self.by_names, self.by_address) = Default::default();
             let left: Vec<_> = self.schemas.iter().map(|(_, schema)| schema.clone()).collect();
             left.iter().for_each(|schema| drop(self.share(schema)));
@@ -185,7 +194,7 @@ impl Sensors {
     }
 }
 
-/// Since when (ns since the Unix epoch) schemas and sensors without a schema are known to have sent nothing at all.
+/// Since when (ns since the Unix epoch) schemas and schemaless sensors are known to have sent nothing.
 #[derive(Debug, Default)]
 pub(crate) struct SilentSince {
     schemas: HashMap<SchemaHash, i64>,

@@ -1,28 +1,27 @@
-//! What is known of one sensor.
+//! The number and the properties of a sensor.
 
 use std::hash::Hash;
 use std::sync::Arc;
-use wholegrain_model::Kind;
-use wholegrain_model::ValueType;
 
-/// A sensor's number within one store: counted from 0, never given to another path, nor to the same one after it was forgotten.
+use wholegrain_model::{Kind, ValueType};
+
+/// A sensor's number within one store: counted from 0, and never given to another path, nor again to the same path after the sensor expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SensorId(pub u32);
 
 impl SensorId {
-    /// From here on numbers are not the store's: they are of sensors that are computed, and mean something within one answer only.
+    /// Numbers from here on are of virtual sensors and are valid within one answer only.
     pub const COMPUTED: u32 = 1 << 31;
 
-    /// Whether the sensor is computed from others.
+    /// Whether the sensor is virtual.
     pub fn is_computed(self) -> bool {
         self.0 >= Self::COMPUTED
     }
 }
 
-/// A sensor as its latest schema defines it and people have set it, and what was last heard of it.
+/// A sensor as its latest schema and the settings of users define it, and its newest time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SensorInfo {
-    /// Its number in this store.
     pub id: SensorId,
     pub path: Arc<str>,
     /// Unit of the scaled value, UCUM code.
@@ -35,8 +34,8 @@ pub struct SensorInfo {
     /// For a counter that wraps: its modulus in raw values.
     pub wraps_at: Option<u64>,
     pub description: String,
-    /// The interval that people set; else that of its latest batch, or the one learned when it was imported; ns. 0 when none of these is known, as for
-    /// events without a rate.
+    /// The interval set by users; else that of its latest batch, or the one learned from an import; ns. 0 if none of these is known, as for events
+    /// without a rate.
     pub interval_ns: u64,
     /// Time of the newest sample of its group, ns since the Unix epoch; `None` before the first.
     pub last_time: Option<i64>,

@@ -1,4 +1,4 @@
-//! The sensors that patterns choose, in the order of their paths, by a skip scan: paths that cannot match are not visited.
+//! Finds the sensors that match patterns, in the order of their paths, by a skip scan: paths that cannot match are not visited.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,27 +14,27 @@ use crate::SensorId;
 /// Paths that are visited one by one before the scan seeks the next path that can match.
 const STEPS_MAX: usize = 4;
 
-/// What a pattern has come to.
+/// The result of a step.
 enum PatternStep {
     Match(SensorId),
-    /// It has looked at as many paths as it may; the walk's last path is the last of them.
+    /// The limit of visited paths is reached; the walk's last path is the last visited one.
     Stopped,
     End,
 }
 
-/// What one pattern chooses.
+/// The matches of one pattern.
 pub(super) struct PatternMatches<'a> {
     pattern: &'a Pattern,
     prefix: String,
     walk: PathWalk<'a>,
-    /// Nothing before it is chosen.
+    /// The scan begins here.
     to: String,
-    /// How many paths may be looked at.
+    /// How many more paths may be visited.
     left: usize,
 }
 
 impl<'a> PatternMatches<'a> {
-    /// Those whose paths come after `after`. No more than `left` paths are looked at.
+    /// The matches after the path `after`. At most `left` paths are visited.
     pub fn new(paths: &'a PathIndex, pattern: &'a Pattern, after: Option<&str>, left: usize) -> Self {
         let prefix = pattern.literal_prefix();
         let walk = paths.walk(match after.filter(|after| *after >= prefix.as_str()) {
@@ -80,17 +80,17 @@ impl<'a> PatternMatches<'a> {
     }
 }
 
-/// What any of some patterns choose, each once.
+/// The matches of several patterns, each once.
 pub(super) struct MatchingSensors<'a> {
     near: Vec<PatternMatches<'a>>,
-    /// The next of each pattern, the first on top.
+    /// The next match of each pattern, the first on top.
     heads: BinaryHeap<Reverse<(Arc<str>, usize, SensorId)>>,
-    /// Up to which path everything was looked at, where that is not the end.
+    /// The path up to which everything was visited, if that is not the end.
     limit: Option<Arc<str>>,
 }
 
 impl<'a> MatchingSensors<'a> {
-    /// Those whose paths come after `after`. No more than `each` paths, one at least, are looked at for each pattern.
+    /// The matches after the path `after`. At most `each` paths, but at least one, are visited for each pattern.
     pub fn new(paths: &'a PathIndex, patterns: &'a [Pattern], after: Option<&str>, each: usize) -> Self {
         let near = patterns.iter().map(|pattern| PatternMatches::new(paths, pattern, after, each.max(1))).collect();
         let mut chosen = Self { near, heads: BinaryHeap::with_capacity(patterns.len()), limit: None };
@@ -101,7 +101,7 @@ impl<'a> MatchingSensors<'a> {
         chosen
     }
 
-    /// The next that a pattern chooses.
+    /// The next match.
     fn look(&mut self, at: usize) -> Option<(Arc<str>, usize, SensorId)> {
         let near = &mut self.near[at];
         match near.next() {
@@ -117,7 +117,7 @@ impl<'a> MatchingSensors<'a> {
         }
     }
 
-    /// Behind which path more may be chosen, after the last one was given: everything up to there has been looked at.
+    /// The path behind which there may be more matches, after the last one was returned.
     pub fn limit(self) -> Option<Arc<str>> {
         self.limit
     }

@@ -1,5 +1,4 @@
-//! What registering schemas will change, found before it is durable: several may come with one transaction, and each must know the numbers that those
-//! before it get.
+//! Plans a registration of schemas before it is durable: several share a transaction, and each must know the numbers that those before it get.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,34 +9,34 @@ use super::paths::PathIndex;
 use super::{SensorList, Sensors};
 use crate::{SensorId, StoreError};
 
-/// Numbers given in a transaction that has not been made yet.
+/// The numbers of a transaction that is not committed yet.
 pub(crate) struct RegistrationPlan {
     staged: PathIndex,
     next: u32,
-    /// The schemas in it, and the first number of those that are numbered together.
+    /// Its schemas, and the first number of those that are numbered together.
     firsts: HashMap<SchemaHash, Option<u32>>,
 }
 
-/// One schema of it.
+/// One schema of a plan.
 pub(crate) struct SchemaRegistration {
     pub schema: Schema,
-    /// What names its sensors, as [`Schema::encode_sensors`] does.
+    /// The name of its list, as [`Schema::encode_sensors`] gives it.
     pub list: SchemaHash,
-    /// The number of its first sensor where they are numbered together, now or at an earlier registration.
+    /// The number of its first sensor if they are numbered together, now or at an earlier registration.
     pub first: Option<u32>,
-    /// Whether they get these numbers now.
+    /// Whether the numbers are new.
     pub is_new: bool,
-    /// Sensors that are numbered one by one, because others of the schema were there already.
+    /// Sensors that are numbered separately, because others of the schema exist already.
     pub single: Vec<(u32, Arc<str>)>,
 }
 
 impl Sensors {
-    /// A transaction of nothing yet.
+    /// An empty plan.
     pub fn plan(&self) -> RegistrationPlan {
         RegistrationPlan { staged: PathIndex::default(), next: self.next, firsts: HashMap::new() }
     }
 
-    /// Takes a schema into the plan, after those that are in it. An error leaves the plan as it was.
+    /// Adds a schema to the plan. An error leaves the plan unchanged.
     pub fn plan_schema(&self, plan: &mut RegistrationPlan, schema: &Schema) -> Result<SchemaRegistration, StoreError> {
         let known = self.list(schema);
         let made;
@@ -70,7 +69,7 @@ impl Sensors {
             )));
         };
         let first = std::mem::replace(&mut plan.next, end);
-        // A schema that was announced when others had its sensors keeps them apart: what is known of it stays as it is.
+        // A schema that was registered when other schemas had its sensors keeps separate numbers.
         if count == schema.len() && at.is_none() {
             plan.staged.insert_family(first, schema.clone(), 0, order.clone());
             plan.firsts.insert(schema.hash(), Some(first));
@@ -82,7 +81,7 @@ impl Sensors {
         Ok(registration(None, false, single))
     }
 
-    /// Takes in what is durable now.
+    /// Adds a durable registration to the index.
     pub fn register(&mut self, registration: SchemaRegistration) {
         let SchemaRegistration { schema, first, is_new, single, .. } = registration;
         for (id, path) in single {

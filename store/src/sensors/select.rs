@@ -1,8 +1,7 @@
-//! Sensors chosen by patterns and levels, and all that is known of one.
+//! Finds sensors by pattern and level, and gives the properties of a sensor.
 
 use std::ops::Bound;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use wholegrain_model::Pattern;
@@ -12,7 +11,7 @@ use super::{Combinations, NONE, SchemalessEntry, Sensors, UNKNOWN};
 use crate::settings::{AppliedSettings, Settings};
 use crate::{SensorId, SensorInfo};
 
-/// How many paths [`Sensors::select_part`] looks at, for all patterns together: some 10 ms of work in a release build.
+/// How many paths [`Sensors::select_part`] visits, for all patterns together: some 10 ms of work in a release build.
 const LOOKED_MAX: usize = 1 << 16;
 
 impl Sensors {
@@ -26,8 +25,8 @@ impl Sensors {
         self.chosen(patterns, after).filter_map(|(path, id)| self.info_of(id, path)).take(most).collect()
     }
 
-    /// Some of the first `most` of them, and the path behind which the others are looked for; none when these are all. It looks at so many paths
-    /// only that nobody waits long for the sensors.
+    /// Some of the first `most` matches after `after`, and the path to continue after; `None` if these are all. The number of visited paths is
+    /// bounded, so that the lock is not held long.
     pub fn select_part(
         &self,
         patterns: &[Pattern],
@@ -57,7 +56,7 @@ impl Sensors {
         chosen.filter_map(|(path, id)| self.info_of(id, path)).take(most).collect()
     }
 
-    /// The number of the next sensor, and how many there are. The first rises with each new one; the second falls when some are forgotten.
+    /// The number of the next sensor, which rises with each new one, and the number of sensors, which falls when some expire.
     pub fn numbers(&self) -> (usize, usize) {
         (self.next as usize, self.count)
     }
@@ -69,13 +68,14 @@ impl Sensors {
         let mut numbers: Vec<u32> = families.filter(|id| *id >= number).collect();
         let singles = self.entries.iter_from(number as usize).map(|(at, _)| at as u32);
         numbers.extend(singles);
-        // Two runs that are in order already; what is noted of a family's sensor is in both.
+        // Two sorted runs; a family's sensor with an entry is in both.
         numbers.sort();
         numbers.dedup();
         numbers.into_iter().filter_map(|id| self.path(SensorId(id))).collect()
     }
 
-    /// The names of the levels below `place` (`/lab`, or empty for the root), each once, at most so many. What lies below them is leapt over.
+    /// The names of the levels directly below `place` (`/lab`, or empty for the root), each once, at most `most`. The scan skips what is below
+    /// them.
     pub fn levels_below(&self, place: &str, most: usize) -> Vec<String> {
         let prefix = format!("{place}/");
         let mut levels: Vec<String> = Vec::new();
@@ -84,7 +84,7 @@ impl Sensors {
             let mut walk = self.paths.walk(Bound::Included(from.as_str()));
             let Some(rest) = walk.step().and_then(|(path, _)| path.strip_prefix(prefix.as_str())) else { break };
             let level = rest.split('/').next().unwrap_or_default().to_owned();
-            // `0` follows `/`; a sensor without anything below it is left by the least step.
+            // `0` follows `/` in ASCII; a sensor with nothing below it is passed by the smallest step.
             let next = format!("{prefix}{level}{}", if level.len() < rest.len() { '0' } else { '\0' });
             if levels.last().is_none_or(|last| *last != level) {
                 levels.push(level);
@@ -94,7 +94,12 @@ impl Sensors {
         levels
     }
 
-    /// What is known of one sensor, as people have set it.
+    /// The sensor with this path, as users have set it.
+    pub fn info_by_path(&self, path: &str) -> Option<SensorInfo> {
+        self.info(self.id(path)?)
+    }
+
+    /// A sensor as users have set it.
     pub fn info(&self, id: SensorId) -> Option<SensorInfo> {
         self.info_of(id, self.path(id)?)
     }
@@ -124,7 +129,7 @@ impl Sensors {
         self.settings_changes
     }
 
-    /// Which settings hold for a sensor. It is looked for once.
+    /// The settings that apply to a sensor, looked up once.
     pub fn held(&self, id: SensorId) -> Option<AppliedSettings> {
         if self.settings.is_empty() {
             return None;
@@ -161,7 +166,7 @@ impl Sensors {
         })
     }
 
-    /// What is known of one sensor, as whoever sends it says.
+    /// A sensor as its sender defines it.
     pub fn sent(&self, id: SensorId) -> Option<SensorInfo> {
         self.sent_of(id, self.path(id)?)
     }

@@ -1,8 +1,8 @@
-//! Things numbered from 0 on of which some are taken out again: a number is never given twice, and what is taken out takes no memory.
+//! Values with numbers from 0 on. A number is never given twice, and removed values take no memory.
 
 use std::ops::{Index, IndexMut};
 
-/// Numbers of one page: all its memory returns when the last of them is gone.
+/// Values of one page: its memory is freed when the last of them is removed.
 const PAGE: usize = 256;
 
 struct SlotPage<T> {
@@ -24,24 +24,24 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// The number that the next thing gets.
+    /// The next number.
     pub fn next(&self) -> usize {
         self.next
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes a thing in; its number.
+    /// Adds a value; returns its number.
     pub fn push(&mut self, thing: T) -> usize {
         let at = self.next;
         self.insert(at, thing);
         at
     }
 
-    /// Takes a thing in under a number that nothing has.
+    /// Adds a value under a free number.
     pub fn insert(&mut self, at: usize, thing: T) {
         self.next = self.next.max(at + 1);
         let page = at / PAGE;
@@ -66,7 +66,7 @@ impl<T> Slots<T> {
         self.pages.get_mut(at / PAGE)?.as_mut()?.slots.get_mut(at % PAGE)?.as_mut()
     }
 
-    /// Takes a thing out.
+    /// Removes a value.
     pub fn remove(&mut self, at: usize) -> Option<T> {
         let page = self.pages.get_mut(at / PAGE)?;
         let inner = page.as_mut()?;
@@ -80,12 +80,12 @@ impl<T> Slots<T> {
         Some(thing)
     }
 
-    /// All with their numbers, in their order.
+    /// All values with their numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.iter_from(0)
     }
 
-    /// Those from a number on.
+    /// The values from a number on.
     pub fn iter_from(&self, from: usize) -> impl Iterator<Item = (usize, &T)> {
         self.pages.iter().enumerate().skip(from / PAGE).flat_map(move |(page, inner)| {
             let slots = inner.iter().flat_map(|inner| inner.slots.iter().enumerate());
@@ -101,7 +101,7 @@ impl<T> Slots<T> {
 impl<T> Index<usize> for Slots<T> {
     type Output = T;
 
-    /// Of a number that is known to be held.
+    /// The value of a number that is in use.
     fn index(&self, at: usize) -> &T {
         match self.get(at) {
             Some(thing) => thing,

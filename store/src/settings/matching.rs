@@ -1,10 +1,10 @@
-//! Which settings choose a path: a tree over the levels of the patterns, so that ten thousand of them cost about as much as a few.
+//! Finds the settings that match a path: a tree over the levels of the patterns, so that ten thousand cost about as much as a few.
 
 use std::collections::HashMap;
 
 use wholegrain_model::pattern::glob;
 
-/// A tree of patterns. Each pattern has a number; a path gives the numbers of those that choose it.
+/// A tree of patterns with numbers.
 #[derive(Debug)]
 pub(super) struct PatternTree {
     nodes: Vec<PatternNode>,
@@ -14,7 +14,7 @@ pub(super) struct PatternTree {
 struct PatternNode {
     exact: HashMap<Box<str>, usize>,
     globs: Vec<(Box<str>, usize)>,
-    /// The node behind a `**`; it stays where it is whatever level comes.
+    /// The node after a `**`, which matches any number of levels.
     any: Option<usize>,
     is_any: bool,
     /// The patterns that end here.
@@ -28,7 +28,7 @@ impl Default for PatternTree {
 }
 
 impl PatternTree {
-    /// Takes a checked pattern, relative ones at any depth.
+    /// Adds a valid pattern; a relative one matches at any depth.
     pub fn insert(&mut self, pattern: &str, number: u32) {
         let (relative, body) = pattern.strip_prefix('/').map_or((true, pattern), |body| (false, body));
         let mut at = if relative { self.any(0) } else { 0 };
@@ -75,7 +75,7 @@ impl PatternTree {
         node
     }
 
-    /// Calls `found` with the number of every pattern that chooses `path`, in no order, each at least once.
+    /// Calls `found` with the number of every pattern that matches `path`, in no order, each at least once.
     pub fn matches(&self, path: &str, mut found: impl FnMut(u32)) {
         let (mut here, mut next) = (Vec::with_capacity(8), Vec::with_capacity(8));
         self.enter(0, &mut here);
@@ -101,7 +101,7 @@ impl PatternTree {
         here.iter().flat_map(|at| &self.nodes[*at].ends).for_each(|number| found(*number));
     }
 
-    /// A node, and those behind its `**`, which may stand for no level at all.
+    /// A node, and the nodes after its `**`, which may match no level.
     fn enter(&self, at: usize, into: &mut Vec<usize>) {
         let mut at = Some(at);
         while let Some(node) = at.filter(|node| !into.contains(node)) {

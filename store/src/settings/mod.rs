@@ -1,10 +1,10 @@
-//! Properties of sensors that people set while the server runs, in place of those of the sensors' schemas. README.md says what they are.
+//! Properties of sensors that users set while the server runs; they replace those of the schemas. README.md describes them.
 
+pub(crate) mod change;
 mod matching;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,13 +13,11 @@ use wholegrain_model::{Interval, Kind, Pattern, Unit};
 
 use crate::registry::{Registry, RegistryEntry};
 use crate::sensors::info::SensorInfo;
-use crate::store::Shared;
-use crate::{Store, StoreError};
 use matching::PatternTree;
 
 /// The kind of the registry's entries.
-const KIND: &str = "property";
-/// The most properties that are set at a time, over all patterns.
+pub(crate) const KIND: &str = "property";
+/// The most properties that can be set, over all patterns.
 pub const SETTINGS_MAX: usize = 100_000;
 /// How many properties of a sensor can be set.
 const PROPERTIES: usize = 5;
@@ -28,18 +26,17 @@ const INTERVAL_MAX: Interval = Interval::from_s(366 * 86_400);
 /// Stands for a property without a setting.
 const NONE: u32 = u32::MAX;
 
-/// What can be set of a sensor.
+/// A property that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Property {
     /// The unit of the scaled values.
     Unit,
-    /// What raw values are multiplied with.
+    /// The factor from raw to scaled values.
     Scale,
     Kind,
-    /// What the sensor is.
     Description,
-    /// How far apart its readings are, for the rule of holes.
+    /// The interval of its readings, for the rule of holes.
     Interval,
 }
 
@@ -59,29 +56,29 @@ impl Property {
     }
 }
 
-/// What shall hold for the sensors that a pattern chooses. What is `None` stays as it is.
+/// Properties for the sensors that match a pattern. `None` leaves a property unchanged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SensorSetting {
-    /// Which sensors, also those that come later.
+    /// Matches sensors that are registered later, too.
     pub pattern: Pattern,
     /// The unit of their scaled values, a UCUM code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// What their raw values are multiplied with.
+    /// The factor from raw to scaled values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How far apart their readings are.
+    /// The interval of their readings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
 }
 
 impl SensorSetting {
-    /// Whether it can be set; the error says what is wrong.
+    /// Checks the values; the error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if let Some(unit) = &self.unit {
             if unit.len() > UNIT_BYTES_MAX {
@@ -119,12 +116,12 @@ impl SensorSetting {
     }
 }
 
-/// A property that is or was set.
+/// A setting or, in a history, its removal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PropertySetting {
     pub pattern: String,
     pub property: Property,
-    /// To what; `None` in a history where it was taken away.
+    /// `None` for a removal.
     pub value: Option<Value>,
     pub who: String,
     /// When, ns since the Unix epoch.
@@ -146,29 +143,29 @@ impl PropertySetting {
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SetReport {
     /// Properties that were set.
     pub set: u64,
-    /// Properties that had the value already and were left alone.
+    /// Properties that had the value already.
     pub same: u64,
 }
 
-/// A sensor with where its properties come from.
+/// A sensor with the origins of its properties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PropertyOrigins {
     pub info: SensorInfo,
-    /// What whoever sends the sensor says of it.
+    /// The sensor as its sender defines it.
     pub sent: SensorInfo,
-    /// The settings that hold, in the order of [`Property::ALL`]; `None` where what is sent holds.
+    /// The settings that apply, in the order of [`Property::ALL`]; `None` if the sender's value applies.
     pub set: [Option<Arc<PropertySetting>>; PROPERTIES],
 }
 
-/// The settings in force, made ready.
+/// The settings in force, prepared for look-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    /// The later ones win.
+    /// The later ones count.
     all: Vec<(Arc<PropertySetting>, SettingValue)>,
     /// Those whose pattern is a path.
     paths: HashMap<String, Vec<u32>>,
@@ -184,14 +181,14 @@ enum SettingValue {
     Interval(Interval),
 }
 
-/// For each property the setting that holds, by its number in [`Settings::all`].
+/// For each property the number of the setting that applies, in [`Settings::all`].
 pub(crate) type AppliedSettings = [u32; PROPERTIES];
 
 impl Settings {
     /// Reads the settings in the registry. Invalid entries are ignored and logged.
     pub fn load(registry: &Registry) -> Self {
         let mut entries = registry.all(KIND);
-        // One change may have several: they count in the order in which they were given.
+        // The settings of one change count in their order.
         entries.sort_by_key(|entry| {
             let order = entry.value.as_ref().and_then(|value| value["order"].as_u64());
             (entry.number, order.unwrap_or(0))
@@ -230,7 +227,7 @@ impl Settings {
         self.all.is_empty()
     }
 
-    /// Which settings hold for a path; `None` when none does.
+    /// The settings that apply to a path; `None` if there are none.
     pub fn held(&self, path: &str) -> Option<AppliedSettings> {
         let mut held: [Option<u32>; PROPERTIES] = [None; PROPERTIES];
         let mut take = |number: u32| {
@@ -242,7 +239,7 @@ impl Settings {
         held.iter().any(Option::is_some).then(|| held.map(|number| number.unwrap_or(NONE)))
     }
 
-    /// Puts what is set in the place of what was sent.
+    /// Replaces the sender's values by the settings.
     pub fn apply(&self, held: &AppliedSettings, info: &mut SensorInfo) {
         for (_, set) in held.iter().filter_map(|number| self.all.get(*number as usize)) {
             match set {
@@ -264,17 +261,17 @@ impl Settings {
     }
 }
 
-/// Whether it is chosen by its text alone.
-fn is_path(pattern: &Pattern) -> bool {
+/// Whether the pattern is a path.
+pub(crate) fn is_path(pattern: &Pattern) -> bool {
     pattern.is_literal() && pattern.as_str().starts_with('/')
 }
 
-fn key(pattern: &Pattern, property: Property) -> String {
+pub(crate) fn key(pattern: &Pattern, property: Property) -> String {
     format!("{pattern} {}", property.name())
 }
 
-/// What the sensor has of a property.
-fn value_of(info: &SensorInfo, property: Property) -> Value {
+/// The sensor's value of a property.
+pub(crate) fn value_of(info: &SensorInfo, property: Property) -> Value {
     match property {
         Property::Unit => json!(info.unit),
         Property::Scale => json!(info.scale),
@@ -286,154 +283,13 @@ fn value_of(info: &SensorInfo, property: Property) -> Value {
 }
 
 impl PropertyOrigins {
-    /// What holds of a property.
+    /// The value in force.
     pub fn value(&self, property: Property) -> Value {
         value_of(&self.info, property)
     }
 
-    /// What was sent of it.
+    /// The sender's value.
     pub fn sent(&self, property: Property) -> Value {
         value_of(&self.sent, property)
     }
-}
-
-impl Store {
-    /// Sets properties, all or nothing; durable and in force when it returns. Where several choose a sensor the later counts, property by property,
-    /// and within one call the later in the list. With `only_new` what is said of a path that has it already is left alone.
-    pub fn set_properties(
-        &self,
-        settings: &[SensorSetting],
-        only_new: bool,
-        who: &str,
-        at: i64,
-    ) -> Result<SetReport, StoreError> {
-        let shared = self.shared();
-        if shared.closing.load(Relaxed) {
-            return Err(StoreError::Closed);
-        }
-        let _setting = shared.setting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (changes, report) = self.changes(settings, only_new)?;
-        if !changes.is_empty() {
-            shared.registry.change(KIND, changes, who, at)?;
-            in_force(shared);
-        }
-        Ok(report)
-    }
-
-    /// What [`Store::set_properties`] would do, without doing it.
-    pub fn try_properties(&self, settings: &[SensorSetting], only_new: bool) -> Result<SetReport, StoreError> {
-        self.changes(settings, only_new).map(|(_, report)| report)
-    }
-
-    fn changes(&self, settings: &[SensorSetting], only_new: bool) -> Result<(SettingChanges, SetReport), StoreError> {
-        let shared = self.shared();
-        let mut changes: HashMap<String, Value> = HashMap::new();
-        let mut same = 0;
-        for (order, setting) in settings.iter().enumerate() {
-            let refused = |reason| StoreError::Sensor(format!("{}: {reason}", setting.pattern));
-            setting.check().map_err(refused)?;
-            let info = (only_new && is_path(&setting.pattern))
-                .then(|| self.sensor_id(setting.pattern.as_str()).and_then(|id| self.sensor(id)))
-                .flatten();
-            for (property, value) in setting.values() {
-                if info.as_ref().is_some_and(|info| value_of(info, property) == value) {
-                    same += 1;
-                    continue;
-                }
-                changes.insert(key(&setting.pattern, property), json!({"is": value, "order": order}));
-            }
-        }
-        let known = shared.registry.all(KIND);
-        let more = changes.len() - known.iter().filter(|entry| changes.contains_key(&entry.key)).count();
-        if known.len() + more > SETTINGS_MAX {
-            return Err(StoreError::Sensor(format!(
-                "there would be {} properties set, at most {SETTINGS_MAX} can be; choose more sensors by fewer patterns",
-                known.len() + more
-            )));
-        }
-        let report = SetReport { set: changes.len() as u64, same };
-        Ok((changes.into_iter().map(|(key, value)| (key, Some(value))).collect(), report))
-    }
-
-    /// Takes back what was set with this very pattern, all of it or some properties; how many there were.
-    pub fn unset_properties(
-        &self,
-        pattern: &Pattern,
-        properties: &[Property],
-        who: &str,
-        at: i64,
-    ) -> Result<u64, StoreError> {
-        let shared = self.shared();
-        let _setting = shared.setting.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = Property::ALL.into_iter().map(|(_, property)| property);
-        let wanted = wanted.filter(|property| properties.is_empty() || properties.contains(property));
-        let there = wanted.map(|property| key(pattern, property));
-        let changes: SettingChanges =
-            there.filter(|key| shared.registry.get(KIND, key).is_some()).map(|key| (key, None)).collect();
-        let count = changes.len() as u64;
-        if count > 0 {
-            shared.registry.change(KIND, changes, who, at)?;
-            in_force(shared);
-        }
-        Ok(count)
-    }
-
-    /// Everything that is set, in the order in which it counts: the later before the earlier where both choose a sensor.
-    pub fn property_settings(&self) -> Vec<Arc<PropertySetting>> {
-        let settings = self.shared().sensors().settings();
-        settings.all.iter().map(|(setting, _)| setting.clone()).collect()
-    }
-
-    /// What was ever set and taken back, the latest last and at most the latest `most`; with a pattern only what was set with that very pattern.
-    pub fn property_history(&self, pattern: Option<&Pattern>, most: usize) -> Result<Vec<PropertySetting>, StoreError> {
-        let registry = &self.shared().registry;
-        let Some(pattern) = pattern else {
-            return Ok(registry.history(KIND, None, most)?.into_iter().filter_map(PropertySetting::of).collect());
-        };
-        let mut found = Vec::new();
-        for (_, property) in Property::ALL {
-            found.extend(registry.history(KIND, Some(&key(pattern, property)), most)?);
-        }
-        found.sort_by_key(|entry| entry.number);
-        found.drain(..found.len().saturating_sub(most));
-        Ok(found.into_iter().filter_map(PropertySetting::of).collect())
-    }
-
-    /// Sensors with where their properties come from. Those that are not the store's are left out.
-    pub fn explain(&self, sensors: &[SensorInfo]) -> Vec<PropertyOrigins> {
-        let known = self.shared().sensors();
-        let settings = known.settings();
-        let one = |info: &SensorInfo| {
-            let sent = known.sent(info.id)?;
-            let set = known.held(info.id).map(|held| settings.settings(&held)).unwrap_or_default();
-            Some(PropertyOrigins { info: known.info(info.id)?, sent, set })
-        };
-        sensors.iter().filter_map(one).collect()
-    }
-
-    /// The scale that holds for a path, if it is known.
-    pub fn scale(&self, path: &str) -> Option<f64> {
-        self.sensor_id(path).and_then(|id| self.sensor(id)).map(|info| info.scale)
-    }
-
-    /// How many sensors a pattern chooses now.
-    pub fn count_sensors(&self, pattern: &Pattern) -> u64 {
-        self.shared().sensors().count(pattern)
-    }
-
-    /// Rises whenever a unit, scale, kind, description or interval has been set or taken back.
-    pub fn properties_generation(&self) -> u64 {
-        self.shared().settings_changes.load(Relaxed)
-    }
-}
-
-type SettingChanges = Vec<(String, Option<Value>)>;
-
-/// Makes what stands in the registry hold for every sensor.
-fn in_force(shared: &Shared) {
-    let settings = Settings::load(&shared.registry);
-    shared.sensors.write().unwrap_or_else(PoisonError::into_inner).set_settings(settings);
-    shared.settings_changes.fetch_add(1, Relaxed);
-    // This writes sensors.csv again.
-    shared.wake_sealer();
 }

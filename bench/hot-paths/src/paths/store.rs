@@ -24,7 +24,7 @@ pub fn open() -> anyhow::Result<(TempDir, Store)> {
     let config = StoreConfig {
         background: false,
         clock: Clock::new(|| START + 3600 * SECOND),
-        derived_bytes: ByteSize(0),
+        result_cache_bytes: ByteSize(0),
         ..StoreConfig::new(dir.path())
     };
     let (store, _) = Store::open(config)?;
