@@ -131,7 +131,11 @@ impl ReadStore for Space {
     }
 
     fn snapshot(&self) -> Box<dyn ReadSnapshot> {
-        Box::new(ComputedSnapshot::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.result_cache()))
+        Box::new(ComputedSnapshot::new(
+            Box::new(self.store.snapshot()),
+            self.virtuals.clone(),
+            self.store.result_cache(),
+        ))
     }
 }
 
