@@ -1,4 +1,4 @@
-//! The outcome of an append.
+//! The outcome of an append, and the callback that receives it.
 
 use crate::StoreError;
 

@@ -135,7 +135,7 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    pub fn new(registry: Arc<Registry>) -> Self {
+    pub(crate) fn new(registry: Arc<Registry>) -> Self {
         let open = RwLock::new(open(&registry).into());
         Self { registry, open }
     }
@@ -145,10 +145,10 @@ impl Losses {
         self.open.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn acknowledge(&self, ids: Option<&[String]>, who: &str, at: i64) -> Result<usize, StoreError> {
+    pub(crate) fn acknowledge(&self, ids: Option<&[String]>, who: &str, at: i64) -> Result<usize, StoreError> {
         let losses = open(&self.registry);
         if let Some(id) = ids.into_iter().flatten().find(|id| !losses.iter().any(|loss| loss.id == **id)) {
-            return Err(StoreError::Sensor(format!("there is no loss {id:?} that waits to be acknowledged")));
+            return Err(StoreError::Sensor(format!("there is no unacknowledged loss {id:?}")));
         }
         let chosen = losses.into_iter().filter(|loss| ids.is_none_or(|ids| ids.contains(&loss.id)));
         let changes: Result<Vec<_>, _> = chosen

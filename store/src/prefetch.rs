@@ -1,5 +1,5 @@
-//! Columns of batches that are not sealed, decoded ahead of a query that goes through many sensors of a group. A batch holds a column of each
-//! sensor one after the other: decoding them sensor by sensor would step over the same bytes once for each.
+//! Decodes columns of unsealed batches ahead of a query over many sensors of a group. A batch holds the columns of its sensors one after the other:
+//! decoding them sensor by sensor would pass over the same bytes once for each.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,9 +14,9 @@ use crate::scan::TimeOrder;
 
 /// The most bytes of values decoded ahead for one group.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// The most bytes of values and times decoded ahead for one reader; over it the group not used for longest gives up its columns.
+/// The most bytes of values and times decoded ahead for one reader; above it the columns of the least recently used group are dropped.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
-/// Decoding a batch as a whole costs about as much as stepping over its columns so many times.
+/// Decoding a whole batch costs about as much as passing over its columns this many times.
 const WHOLE_BATCH_COLUMNS: usize = 8;
 
 /// What one reader has decoded ahead.
@@ -25,7 +25,7 @@ pub(crate) struct DecodedColumns(Mutex<DecodedColumnsContent>);
 
 #[derive(Default)]
 struct DecodedColumnsContent {
-    /// Columns that will be asked for, in that order, by schema.
+    /// The columns that will be requested, in order, by schema.
     expected: HashMap<SchemaHash, VecDeque<u32>>,
     /// The least recently used first.
     groups: Vec<DecodedGroupColumns>,
@@ -56,8 +56,8 @@ impl DecodedColumns {
         Self(Mutex::new(DecodedColumnsContent { expected, groups: Vec::new() }))
     }
 
-    /// One sensor's readings out of the batches of `from <= time < to`, in time order. `None` when it was not expected: nothing is decoded
-    /// for it then. `batches` are looked for only when they are needed.
+    /// One sensor's readings from the batches of `from <= time < to`, in time order. `None`, and nothing decoded, if it was not expected. `batches`
+    /// is called only if needed.
     pub fn take(
         &self,
         schema: &Schema,
@@ -68,7 +68,7 @@ impl DecodedColumns {
     ) -> Option<Chunk> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = schema.hash();
-        // Several threads may be in different groups of one schema.
+        // Several threads may read different groups of one schema.
         let holds = |group: &DecodedGroupColumns| {
             group.schema == hash && group.range == range && group.columns.contains_key(&column)
         };
@@ -86,7 +86,7 @@ impl DecodedColumns {
             }
         }
         let expected = state.expected.get_mut(&hash)?;
-        // Those before it may still be asked for, by another thread.
+        // Another thread may still request those before it.
         let skip = expected.iter().position(|next| *next == column)?;
         let batches = batches();
         let rows: usize = batches.iter().map(|batch| batch.samples).sum();
@@ -106,7 +106,7 @@ impl DecodedColumns {
     }
 }
 
-/// The wanted columns of all batches, each in time order. Batches are in the order of arrival.
+/// The requested columns of all batches, each in time order. Batches are in the order of arrival.
 fn decode(
     schema: &Schema,
     range: (i64, i64),
@@ -139,7 +139,7 @@ fn decode(
         match found {
             Ok(found) => times.extend(found),
             Err(error) => {
-                // What came of it before the fault goes again, so that all columns have the same rows.
+                // Rows decoded before the fault are dropped, so that all columns have the same rows.
                 columns.iter_mut().for_each(|column| truncate(column, times.len()));
                 fault(batch, &error);
             }

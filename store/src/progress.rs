@@ -16,7 +16,7 @@ pub(crate) struct ProgressLog {
 }
 
 impl ProgressLog {
-    pub fn new(what: &'static str, total: u64) -> Self {
+    pub(crate) fn new(what: &'static str, total: u64) -> Self {
         Self { what, total, next: Mutex::new(Instant::now() + EVERY) }
     }
 

@@ -132,7 +132,6 @@ pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// Identifies a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BatchKey {
     pub agent: Arc<str>,

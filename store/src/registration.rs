@@ -68,7 +68,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    pub fn new(
+    pub(crate) fn new(
         files: Arc<FileSet>,
         catalogue: Arc<Catalogue>,
         sensors: Arc<SensorIndex>,

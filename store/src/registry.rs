@@ -17,7 +17,6 @@ use crate::disk::{Disk, DiskFile, read_all};
 
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "registry.log";
-/// Its first line.
 const HEAD: &str = "wholegrain registry 1";
 /// The most bytes of one change.
 pub const CHANGE_BYTES_MAX: usize = 16 << 20;
@@ -167,7 +166,7 @@ impl Registry {
         let json = serde_json::to_string(&line).map_err(|error| StoreError::Sensor(error.to_string()))?;
         if json.len() > CHANGE_BYTES_MAX {
             return Err(StoreError::Sensor(format!(
-                "the change has {} bytes, at most {CHANGE_BYTES_MAX} are taken",
+                "the change has {} bytes, at most {CHANGE_BYTES_MAX} are allowed",
                 json.len()
             )));
         }

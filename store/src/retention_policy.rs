@@ -1,4 +1,4 @@
-//! How long which readings and windows are kept.
+//! The rules of retention in force.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,15 +33,15 @@ pub(crate) struct PolicyInForce {
 }
 
 impl PolicyInForce {
-    pub fn new(policy: RetentionPolicy) -> Self {
+    pub(crate) fn new(policy: RetentionPolicy) -> Self {
         Self { policy: RwLock::new(Arc::new(policy)), passed_at: AtomicI64::new(i64::MIN) }
     }
 
-    pub fn get(&self) -> Arc<RetentionPolicy> {
+    pub(crate) fn get(&self) -> Arc<RetentionPolicy> {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set(&self, policy: RetentionPolicy) {
+    pub(crate) fn set(&self, policy: RetentionPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
@@ -50,7 +50,7 @@ impl PolicyInForce {
         self.passed_at.load(Relaxed)
     }
 
-    pub fn note_pass(&self, now: i64) {
+    pub(crate) fn note_pass(&self, now: i64) {
         self.passed_at.store(now, Relaxed);
     }
 }

@@ -1,11 +1,11 @@
-//! Runs of one sensor from several places into one: in time order, each time once.
+//! Merges chunks of one sensor from several sources: in time order, each time once.
 
 use wholegrain_model::{Column, ColumnValues, Gaps};
 
 use crate::chunk::{CHUNK_ROWS, append, empty, part, set_gap};
 use crate::{Chunk, StoreError};
 
-/// Smaller pieces are gathered until a chunk has so many rows.
+/// Smaller chunks are gathered until they have this many rows.
 const GATHER_ROWS: usize = 4_096;
 
 /// Chunks of one sensor whose times rise strictly, within and from one to the next.
@@ -13,14 +13,14 @@ pub(crate) type ChunkSource<'a> = Box<dyn Iterator<Item = Result<Chunk, StoreErr
 
 /// One of several sources.
 pub(crate) struct MergeInput<'a> {
-    /// Where two sources have the same time, the one of higher rank counts.
+    /// If two sources have the same time, the one of higher rank counts.
     pub rank: u64,
     /// No time of the source is before this.
     pub first_time: i64,
     pub source: ChunkSource<'a>,
 }
 
-/// An input with the chunk that is being taken from.
+/// An input and its current chunk.
 struct MergeHead<'a> {
     rank: u64,
     /// Time of the next row; before the first chunk a lower bound of it.
@@ -30,7 +30,7 @@ struct MergeHead<'a> {
     at: usize,
 }
 
-/// All inputs merged. Opens a source only when its time has come.
+/// The merged inputs. A source is read only when its time is reached.
 pub(crate) struct MergedChunks<'a> {
     heads: Vec<MergeHead<'a>>,
     out: Option<Chunk>,
@@ -49,7 +49,7 @@ impl<'a> MergedChunks<'a> {
         Self { heads: inputs.into_iter().map(head).collect(), out: None, failed: false }
     }
 
-    /// Makes head `at` stand at its next row; drops it when there is none.
+    /// Moves input `at` to its next row; removes it if there is none.
     fn load(&mut self, at: usize) -> Result<(), StoreError> {
         let head = &mut self.heads[at];
         loop {
@@ -70,7 +70,7 @@ impl<'a> MergedChunks<'a> {
         }
     }
 
-    /// Moves head `at` on by `rows`.
+    /// Advances input `at` by `rows`.
     fn advance(&mut self, at: usize, rows: usize) -> Result<(), StoreError> {
         let head = &mut self.heads[at];
         head.at += rows;

@@ -1,4 +1,4 @@
-//! A consistent view of every acknowledged reading: the blocks and the batches not sealed yet, as they were at one moment.
+//! Snapshots: a consistent view of all acknowledged readings in blocks and in the head.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use wholegrain_transport::payload::PayloadError;
 use crate::block::find::SensorRows;
 use crate::block::read::{Block, OpenBlock, tolerate};
 use crate::block::rows::RowReader;
-use crate::block::tombstones::kept;
+use crate::block::tombstones::remaining;
 use crate::chunk::{Chunk, cut};
 use crate::computed::ResultFiles;
 use crate::computed::key::SnapshotVersion;
@@ -27,23 +27,23 @@ use crate::scan::{MergeInput, MergedChunks, split};
 use crate::sensors::SensorIndex;
 use crate::{SensorId, StoreError};
 
-/// Every acknowledged reading of one moment, unaffected by what is sealed, merged, deleted or dropped later; only of a sensor or schema that is
-/// forgotten, because nothing of it is stored any more, it may find nothing either. Cheap to take and to clone; while one is held, the files and batches that it needs are kept.
+/// A consistent view of all acknowledged readings, unaffected by later seals, merges, deletions and drops; only sensors that have expired, because
+/// none of their readings is stored, are not found. Cheap to take and to clone. It keeps the files and batches that it needs.
 #[derive(Clone)]
 pub struct Snapshot {
     source: Arc<SnapshotSource>,
     pub(crate) view: Arc<StoreView>,
-    /// The pass of retention that decides what is shown.
+    /// The pass of retention that decides what is hidden.
     pub(crate) retained_at: i64,
     pub(crate) policy: Arc<RetentionPolicy>,
     pub(crate) version: SnapshotVersion,
-    /// Batches that came into the open segment later are not in it.
+    /// Later arrivals in the open segment are not visible.
     watermark: u64,
     /// Shared by the scans of one reader.
     ahead: Arc<DecodedColumns>,
-    /// What the scans met that their answers do not show.
+    /// Notes of the scans for the answer.
     notes: Arc<Mutex<BTreeSet<String>>>,
-    /// Of tiers whose readings retention has dropped: the times they span, and the finest resolution.
+    /// The tiers whose blocks are gone: first and last time, and resolution.
     gone: Arc<OnceLock<Vec<(i64, i64, i64)>>>,
 }
 
@@ -64,7 +64,7 @@ impl SnapshotSource {
     }
 }
 
-/// The most different notes of one snapshot.
+/// The most notes of one snapshot.
 const NOTES_MAX: usize = 64;
 
 impl Snapshot {
@@ -95,7 +95,7 @@ impl Snapshot {
         self.version
     }
 
-    /// What the scans so far had to leave out for other reasons than damage, a sentence each.
+    /// What the scans so far left out for other reasons than damage, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
@@ -164,12 +164,12 @@ impl Snapshot {
         Self { ahead: Arc::new(ahead), ..self.clone() }
     }
 
-    /// Files of blocks that overlap `from <= time < to` and could not be read, as far as is known now: before the scans those found
-    /// missing or damaged earlier, after them also those that a scan met. Readings in them are missing from the answers.
+    /// Unreadable files with times in `from <= time < to`, as far as they are known now: those found before, and those that a scan met. Their
+    /// readings are missing from the answers.
     pub fn damaged_blocks(&self, from: i64, to: i64) -> Vec<PathBuf> {
         let overlaps = |block: &&Arc<Block>| block.record.first_time < to && block.record.last_time >= from;
         let known = self.view.blocks.iter().chain(&self.view.absent).chain(&self.view.tiers);
-        // For a damaged tier its block answers, unless retention has dropped it.
+        // A damaged tier is replaced by its block, unless retention has dropped it.
         let matters = |block: &&Arc<Block>| {
             let of = block.record.tier.map(|tier| tier.block);
             of.is_none_or(|of| !self.view.blocks.iter().any(|block| block.record.id == of))
@@ -182,14 +182,14 @@ impl Snapshot {
             .collect()
     }
 
-    /// What the journal has lost in `from <= time < to` and nobody has acknowledged, a sentence each.
+    /// The unacknowledged losses in `from <= time < to`, a sentence each.
     pub fn lost(&self, from: i64, to: i64) -> Vec<String> {
         let lost = self.source.losses.open();
         let overlap = lost.iter().filter(|lost| lost.from < to && lost.to >= from);
         overlap.map(|lost| format!("{}; `wholegrain config lost` says more", lost.sentence())).collect()
     }
 
-    /// The times that there may be readings at in `from <= time < to`, first and last, in order; between them there are none of any sensor.
+    /// The times in `from <= time < to` at which there may be readings, first and last, in order; between them no sensor has any.
     pub fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
         let blocks = self.view.blocks.iter().map(|block| (block.record.first_time, block.record.last_time));
         let live = self.live_segments().filter_map(|(segment, _)| segment.span());
@@ -205,9 +205,9 @@ impl Snapshot {
         spans.into_iter().map(|(first, last)| (first.max(from), last.min(to.saturating_sub(1)))).collect()
     }
 
-    /// The readings of a sensor with `from <= time < to` in time order, chunk by chunk, none larger than 65,536 rows. Where a time
-    /// came twice, the later arrival counts. A chunk holds integers or floats; a sensor that changed its type gives both.
-    /// A block that turns out damaged is left out, logged and counted in [`crate::StoreStats::damaged_blocks`].
+    /// The readings of a sensor with `from <= time < to` in time order, in chunks of at most 65,536 rows. If a time occurs twice, the later arrival
+    /// counts. A chunk holds integers or floats; a sensor that changed its type gives both. A damaged block is left out, logged and counted in
+    /// [`crate::StoreStats::damaged_blocks`].
     pub fn scan(&self, id: SensorId, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         Ok(Box::new(self.noted(id, from, to)?))
     }
@@ -236,7 +236,7 @@ impl Snapshot {
         Ok(MergedChunks::new(inputs))
     }
 
-    /// The sensor's rows of a block, if it has any in the range.
+    /// The sensor's rows in a block, if it has any in the range.
     pub(crate) fn block_input(
         &self,
         block: &Arc<Block>,
@@ -256,12 +256,12 @@ impl Snapshot {
         tolerate(block, self.source.files.cache().open(block))
     }
 
-    /// Where a sensor's rows are in a block, if it has any.
+    /// Finds a sensor's rows in a block.
     pub(crate) fn found_in(&self, block: &Block, path: &str) -> Result<Option<SensorRows>, StoreError> {
         Ok(self.open(block)?.and_then(|opened| opened.find(path)))
     }
 
-    /// The rows of the range among those that were found in a block, if there are any.
+    /// The rows of the range among those found in a block, if there are any.
     pub(crate) fn input_of(
         &self,
         (block, opened): (&Arc<Block>, &Arc<OpenBlock>),
@@ -269,7 +269,7 @@ impl Snapshot {
         path: &str,
         (from, to): (i64, i64),
     ) -> Option<MergeInput<'static>> {
-        // What retention hides may begin behind the range's end.
+        // Hidden readings may reach behind the end of the range.
         if from >= to || entry.last_time < from || entry.first_time >= to || block.is_damaged() {
             return None;
         }
@@ -289,15 +289,14 @@ impl Snapshot {
             let first_time = entry.first_time.max(from);
             return Some(MergeInput { rank, first_time, source: Box::new(rows(from, to)) });
         }
-        let mut left = kept(&block.record.tombstones, path, from, to);
+        let mut left = remaining(&block.record.tombstones, path, from, to);
         left.retain(|(from, to)| entry.first_time < *to && entry.last_time >= *from);
         let first_time = left.first().map(|(from, _)| entry.first_time.max(*from))?;
         let pieces: Vec<BlockRowIter> = left.into_iter().map(|(from, to)| rows(from, to)).collect();
         Some(MergeInput { rank, first_time, source: Box::new(pieces.into_iter().flatten()) })
     }
 
-    /// The sensor's rows that are not sealed: of batches at most one input a type; where there are readings without a schema, the
-    /// same for each segment.
+    /// The sensor's unsealed rows: for batches at most one input a type; with schemaless readings, one for each segment.
     fn live_inputs(&self, id: SensorId, from: i64, to: i64) -> Vec<MergeInput<'static>> {
         let input = |(rank, chunk): (u64, Chunk)| MergeInput { rank, first_time: chunk.times[0], source: split(chunk) };
         self.live_chunks(id, from, to).into_iter().map(input).collect()
@@ -339,11 +338,11 @@ impl Snapshot {
             |chunk| vec![chunk],
         );
         let cut = chunks.into_iter().map(|chunk| cut(chunk, from, to)).filter(|chunk| !chunk.times.is_empty());
-        // Sealed readings arrived before these.
+        // Sealed readings arrived earlier.
         cut.map(|chunk| (u64::MAX, chunk)).collect()
     }
 
-    /// Chunks of a sensor that has readings without a schema, and maybe batches too.
+    /// Chunks of a schemaless sensor, which may also have batches.
     fn mixed_chunks(
         &self,
         id: SensorId,
@@ -363,7 +362,7 @@ impl Snapshot {
             rows.retain(|row| (from..to).contains(&row.0));
             let readings = segment.readings(id, watermark).map(|chain| chain.readings(from, to)).unwrap_or_default();
             rows.extend(readings.into_iter().map(present));
-            // After all blocks, and in the order in which they will be blocks.
+            // After all blocks, and in the order in which they will become blocks.
             let rank = u64::MAX / 2 + segment.number;
             ranked.extend(chunks(rows).into_iter().map(|chunk| (rank, chunk)));
         }
@@ -379,12 +378,12 @@ impl Snapshot {
         self.live_segments().any(|(segment, _)| segment.has(schema))
     }
 
-    /// Batches of a schema that are not sealed and touch the range, in the order of arrival.
+    /// Unsealed batches of a schema in the range, in the order of arrival.
     fn live_batches(&self, schema: &SchemaHash, from: i64, to: i64) -> Vec<Arc<LiveBatch>> {
         self.live_segments().flat_map(|(segment, watermark)| segment.batches(schema, watermark, from, to)).collect()
     }
 
-    /// The newest reading of a sensor whose group was last heard of at `time`.
+    /// The newest reading of a sensor whose newest time is `time`.
     pub(crate) fn newest_since(&self, id: SensorId, time: i64) -> Option<(i64, Option<Value>)> {
         let mut last = None;
         for chunk in self.scan(id, time, i64::MAX).ok()?.flatten() {
@@ -412,7 +411,7 @@ impl Snapshot {
             let mut reader = RowReader::of(opened.clone(), Some(self.source.files.cache().clone()), entry);
             let (row, end) = (entry.start, entry.start + entry.rows);
             let mut last = || -> Result<Option<(i64, Option<Value>)>, StoreError> {
-                for (from, to) in kept(&block.record.tombstones, &path, i64::MIN, i64::MAX).into_iter().rev() {
+                for (from, to) in remaining(&block.record.tombstones, &path, i64::MIN, i64::MAX).into_iter().rev() {
                     let end = if to <= entry.last_time { reader.seek(row, end, to)? } else { end };
                     if end > row {
                         let chunk = reader.read(end - 1, 1)?;
@@ -433,19 +432,19 @@ impl Snapshot {
     }
 }
 
-/// The rows of one sensor in one block, from and to a time.
+/// Reads the rows of one sensor in one block.
 struct BlockRowIter {
     /// Keeps the file while it is read.
     block: Arc<Block>,
     row: u64,
     end: u64,
-    /// Whether the first row of the range is still to be found.
+    /// Whether the first row of the range must be searched.
     seek: bool,
-    /// Whether it is the last row of all: of that one the index has the time.
+    /// Whether the range has only the last row, whose time is in the index.
     is_last: bool,
     from: i64,
     to: i64,
-    /// The end of the range where there are rows after it.
+    /// The end of the range, if there are rows after it.
     until: Option<i64>,
     reader: RowReader,
 }

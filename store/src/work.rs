@@ -35,7 +35,7 @@ impl WorkSignal {
         self.wake();
     }
 
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Relaxed)
     }
 

@@ -53,7 +53,7 @@ impl BlockCache {
     }
 
     /// Removes a block that does not exist any more.
-    pub fn forget(&self, id: u64) {
+    pub fn remove(&self, id: u64) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|opened| opened.id != id);
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         pages.held.retain(|(block, ..), _| *block != id);

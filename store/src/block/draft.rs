@@ -17,11 +17,11 @@ pub(crate) struct DraftDirectory {
 }
 
 impl DraftDirectory {
-    pub fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_id: u64) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_id: u64) -> Self {
         Self { disk, dir, next_id: AtomicU64::new(next_id) }
     }
 
-    pub fn disk(&self) -> &Arc<dyn Disk> {
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
     }
 
@@ -56,7 +56,7 @@ pub(crate) struct FinishedBlock {
 }
 
 impl BlockDraft {
-    pub fn create(drafts: &DraftDirectory, kind: BlockKind, zstd_level: i32) -> Result<Self, StoreError> {
+    pub(crate) fn create(drafts: &DraftDirectory, kind: BlockKind, zstd_level: i32) -> Result<Self, StoreError> {
         let (id, temporary) = drafts.next();
         let disk = drafts.disk.clone();
         let writer = BlockWriter::create(disk.as_ref(), &temporary, kind.value_type, zstd_level);
@@ -108,7 +108,7 @@ impl BlockDraft {
 }
 
 impl FinishedBlock {
-    pub fn new(disk: Arc<dyn Disk>, temporary: PathBuf, record: BlockRecord) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, temporary: PathBuf, record: BlockRecord) -> Self {
         Self { disk, temporary, record }
     }
 

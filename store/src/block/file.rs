@@ -1,4 +1,4 @@
-//! How the Parquet library reads a block's file, and one page that was read already.
+//! Lets the Parquet library read a block's file, and pages that were read already.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -13,17 +13,17 @@ use crate::StoreError;
 use crate::block::record::BlockRecord;
 use crate::disk::DiskFile;
 
-/// The library's way to read a file.
+/// A file for the library.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockFile {
     file: Arc<dyn DiskFile>,
     size: u64,
-    /// Where the end of the file begins that is in memory already, with a checksum, and that end.
+    /// The end of the file, in memory and checked, and its offset.
     tail: (u64, Bytes),
 }
 
 impl BlockFile {
-    /// Of an open file that has the size that was written.
+    /// A file with the size that was written.
     pub fn new(file: Arc<dyn DiskFile>, record: &BlockRecord, path: &Path) -> Result<Self, StoreError> {
         let tail = read_tail(&file, record, path)?;
         Ok(Self { file, size: record.bytes, tail })
@@ -58,7 +58,7 @@ impl ChunkReader for BlockFile {
     }
 }
 
-/// The page indexes and the footer, when the catalogue has their checksum and they have it too.
+/// The page indexes and the footer, if the catalogue's checksum fits.
 fn read_tail(file: &Arc<dyn DiskFile>, record: &BlockRecord, path: &Path) -> Result<(u64, Bytes), StoreError> {
     let Some(sums) = record.sums else { return Ok((record.bytes, Bytes::new())) };
     let length = record.bytes.checked_sub(sums.tail_at).and_then(|length| usize::try_from(length).ok());
@@ -70,7 +70,7 @@ fn read_tail(file: &Arc<dyn DiskFile>, record: &BlockRecord, path: &Path) -> Res
     Ok((sums.tail_at, tail.into()))
 }
 
-/// One page that has been read already.
+/// One page that was read already.
 pub(crate) struct OnePage(pub Option<Page>);
 
 impl Iterator for OnePage {

@@ -1,4 +1,4 @@
-//! Where a sensor's rows are in an open block.
+//! Finds a sensor's rows in an open block.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -7,19 +7,19 @@ use super::index::IndexEntry;
 /// Threads whose last sensor in a block is remembered.
 const THREADS: usize = 4;
 
-/// Which of them this thread is.
+/// The index of this thread.
 fn thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Relaxed) % THREADS);
     NUMBER.with(|number| *number)
 }
 
-/// Where each of a few threads found its last sensor: what a query asks for next is as a rule the next one.
+/// The places where a few threads found their last sensors: a query usually requests the next one.
 #[derive(Debug, Default)]
 pub(super) struct RecentPlaces([AtomicUsize; THREADS]);
 
 impl RecentPlaces {
-    /// The place of a sensor among entries, which are sorted by path.
+    /// The place of a sensor in the sorted entries.
     pub fn find(&self, entries: &[IndexEntry], path: &str) -> Option<usize> {
         let last = &self.0[thread()];
         let near = last.load(Relaxed);
@@ -37,12 +37,9 @@ impl RecentPlaces {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SensorRows {
     pub start: u64,
-    /// The first row of the first sensor that has the same times.
+    /// The first row of the first sensor with the same times.
     pub times: u64,
-    /// How many there are.
     pub rows: u64,
-    /// Time of the first.
     pub first_time: i64,
-    /// Time of the last.
     pub last_time: i64,
 }

@@ -1,4 +1,4 @@
-//! A block's own index, in the Parquet footer's key-value metadata: which rows are which sensor's, so that a scan touches only those.
+//! The index of a block, in the Parquet footer's key-value metadata: the rows of each sensor, so that a scan reads only those.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -10,7 +10,7 @@ use crate::ranges::get_varint;
 pub(crate) const INDEX_KEY: &str = "wholegrain.index";
 /// The metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "wholegrain.version";
-/// The metadata key of the first and the last journal segment whose readings a block holds.
+/// The metadata key of the first and the last journal segment in a block.
 pub(crate) const SEGMENTS_KEY: &str = "wholegrain.segments";
 /// Level of zstd for the index.
 const ZSTD_LEVEL: i32 = 9;
@@ -37,25 +37,24 @@ fn unzigzag(value: u64) -> i64 {
 /// The most bytes of a varint.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// The index of a file that is being written. Of each sensor but the last it holds only what the footer will say of it: a file may have millions.
+/// The index of a file that is being written. Only the last sensor is kept as an entry, the others in their encoded form: a file may have millions.
 #[derive(Debug)]
 pub(crate) struct IndexWriter {
-    /// Room for the number of entries, and all of them but the last.
+    /// The encoded entries, without the last, after room for their number.
     body: Vec<u8>,
-    /// How many these are, and path and first time of the last of them.
+    /// Their number, and path and first time of the last of them.
     before: (u64, String, i64),
     last: Option<IndexEntry>,
     rows: u64,
     times: Option<(i64, i64)>,
 }
 
-/// An index that has all entries.
 pub(crate) struct BlockIndex {
-    /// What the footer holds.
+    /// Its text in the footer.
     pub text: String,
     pub entries: usize,
     pub rows: u64,
-    /// The first time and the last of any; zeros when there is none.
+    /// The first and the last time of all sensors; zeros if there is none.
     pub times: (i64, i64),
 }
 
@@ -67,7 +66,8 @@ impl Default for IndexWriter {
 }
 
 impl IndexWriter {
-    /// Rows of a sensor with the times of the first and of the last. Those of one sensor come one after the other; whether these are its first.
+    /// Adds rows of a sensor with the times of the first and the last of them. The rows of a sensor are consecutive. Returns whether these are its
+    /// first.
     pub fn push(&mut self, path: &str, rows: u64, (first_time, last_time): (i64, i64)) -> bool {
         self.rows += rows;
         if let Some(last) = self.last.as_mut().filter(|last| last.path == path) {
@@ -82,7 +82,7 @@ impl IndexWriter {
         true
     }
 
-    /// The last entry is whole; gives back memory of a path that is not needed any more.
+    /// Encodes the last entry; returns the memory of an unused path.
     fn end_entry(&mut self) -> String {
         let Some(entry) = self.last.take() else { return String::new() };
         let (count, path, first_time) = &mut self.before;
@@ -111,7 +111,7 @@ impl IndexWriter {
     }
 }
 
-/// What a footer can hold of such bytes: with their checksum, compressed, as text.
+/// Encodes bytes for the footer: with a checksum, compressed, as text.
 pub(crate) fn to_text(mut out: Vec<u8>) -> std::io::Result<String> {
     let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
@@ -120,18 +120,18 @@ pub(crate) fn to_text(mut out: Vec<u8>) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// How many bytes two paths begin with alike.
+/// The length of the common prefix of two paths.
 fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
     let words = a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(a, b)| a == b).count() * 8;
     words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Reads what [`IndexWriter`] wrote.
+/// Decodes what [`IndexWriter`] wrote.
 pub(crate) fn decode(text: &str) -> Result<Vec<IndexEntry>, &'static str> {
     decode_body(&from_text(text)?).ok_or("index contradicts itself")
 }
 
-/// The bytes that [`to_text`] was given.
+/// Decodes what [`to_text`] encoded.
 pub(crate) fn from_text(text: &str) -> Result<Vec<u8>, &'static str> {
     let (length, base64) = text.split_once(':').ok_or("a list in its footer has no length")?;
     let length: usize = length.parse().map_err(|_| "a list in its footer has no length")?;

@@ -1,5 +1,5 @@
-//! What the lines of each sensor's windows depend on, in the footer of a tier: only where that agrees with what is known of the sensor when somebody
-//! asks are the lines those that its readings have.
+//! What the lines of each sensor's windows depend on, in the footer of a tier. The lines are right only if this agrees with what is known of the
+//! sensor at the query.
 
 use wholegrain_model::schema::put_varint;
 
@@ -13,7 +13,7 @@ pub(crate) const LINES_KEY: &str = "wholegrain.lines";
 const BEYOND: u64 = 1;
 const UNDECIDED: u64 = 2;
 
-/// Writes it, sensor by sensor in the order of the index.
+/// Writes it, in the order of the index.
 #[derive(Debug, Default)]
 pub(crate) struct WindowLinesWriter {
     body: Vec<u8>,
@@ -33,7 +33,7 @@ impl WindowLinesWriter {
     }
 }
 
-/// Reads what [`WindowLinesWriter::text`] gave, of so many sensors.
+/// Decodes what [`WindowLinesWriter::text`] wrote for this number of sensors.
 pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<LineSpacings>, &'static str> {
     let body = from_text(text)?;
     let (mut all, mut at) = (Vec::with_capacity(sensors), 0);
@@ -43,11 +43,7 @@ pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<LineSpacings>, &'
         let (Ok(longest), Ok(hole)) = (i64::try_from(longest), i64::try_from(hole)) else { break };
         all.push(LineSpacings { longest, hole, beyond: flags & BEYOND != 0, undecided: flags & UNDECIDED != 0 });
     }
-    if all.len() == sensors && at == body.len() {
-        Ok(all)
-    } else {
-        Err("what its lines depend on is not of its sensors")
-    }
+    if all.len() == sensors && at == body.len() { Ok(all) } else { Err("its footer has lines of other sensors") }
 }
 
 #[cfg(test)]

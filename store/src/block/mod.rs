@@ -23,21 +23,21 @@ use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 
-/// Version of what a block's footer says of itself; a newer one is refused.
+/// Version of a block's footer; a newer one is refused.
 pub(crate) const BLOCK_VERSION: u64 = 1;
-/// The same of a tier. Those of version 1 know no lines.
+/// Version of a tier's footer. Version 1 has no lines.
 pub(crate) const TIER_VERSION: u64 = 2;
 
-/// Rows of a data page of `value`, about: a page ends at the first sensor's end at or after so many, and is never longer than
-/// twice that. A scan of one sensor decodes whole pages.
+/// Approximate rows of a data page of `value`: a page ends at the first sensor's end at or after this many, and never has more than twice as many.
+/// A scan of one sensor decodes whole pages.
 pub(crate) const PAGE_ROWS: usize = 8_192;
-/// Rows of a page of times. Sensors of a group have the same times, so a page repeats itself with every sensor: the more of
-/// them it holds, the less the times cost. 131,072 rows are 1 MiB before compression.
+/// Rows of a page of times. Sensors of a group have the same times, so a page repeats itself with every sensor: the more it holds, the less the
+/// times cost. 131,072 rows are 1 MiB before compression.
 pub(crate) const TIME_PAGE_ROWS: usize = 131_072;
 /// Rows of a row group: what other readers prune by their statistics, and what a writer holds in memory (compressed).
 pub(crate) const GROUP_ROWS: u64 = 1 << 20;
 
-/// Where a file of the catalogue lies: blocks below `blocks/`, tiers below `tiers/` beside it.
+/// The path of a file in the catalogue: blocks are below `blocks/`, tiers below `tiers/` beside it.
 pub(crate) fn locate(blocks: &Path, path: &str) -> PathBuf {
     match blocks.parent() {
         Some(dir) if path.starts_with(crate::block::windows::TIERS_DIR) => dir.join(path),
@@ -45,8 +45,8 @@ pub(crate) fn locate(blocks: &Path, path: &str) -> PathBuf {
     }
 }
 
-/// The library's error as the operation's. What the system refused stays an I/O error, so that a full disk is known as one; what the bytes
-/// themselves caused (a decompressor's complaint, an end too soon) is damage.
+/// Converts an error of the library. An error of the system stays an I/O error, so that a full disk is recognised; one that the bytes caused (a
+/// decompressor's error, an early end) is damage.
 pub(crate) fn fault(doing: &'static str, path: &std::path::Path, error: ParquetError) -> crate::StoreError {
     match error {
         ParquetError::External(error) => match error.downcast::<std::io::Error>() {

@@ -56,7 +56,7 @@ struct SharedBlockFile {
     removed: Arc<RemovedBlocks>,
 }
 
-/// Blocks whose files are removed, with their directories. The catalogue may drop such an entry when the directory is synced: otherwise a crash
+/// Blocks whose files are removed, with their directories. The catalogue may drop the entry when the directory is synced: otherwise a crash
 /// could bring the file back without an entry.
 pub(crate) type RemovedBlocks = Mutex<Vec<(u64, PathBuf)>>;
 
@@ -280,7 +280,7 @@ impl OpenBlock {
                 Err(ParquetError::General("a page's header is not the one that was written".to_owned()))
             }
             Some(page @ Page::DataPage { .. }) => Ok(page),
-            _ => Err(ParquetError::General("there is no page of data where one was written".to_owned())),
+            _ => Err(ParquetError::General("a page of data is missing".to_owned())),
         }
     }
 

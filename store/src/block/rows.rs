@@ -11,12 +11,12 @@ use crate::block::windows::{TierWindows, WindowColumns, WindowEdges, WindowLines
 use crate::chunk::{CHUNK_ROWS, append, empty};
 use crate::{Chunk, StoreError};
 
-/// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.
+/// Reads rows of one block. It keeps the last pages, so that going through a block decodes each page once.
 pub(crate) struct RowReader {
     block: Arc<OpenBlock>,
     cache: Option<Arc<BlockCache>>,
     last: Vec<Option<(usize, Arc<DecodedPage>)>>,
-    /// So many rows before a row is one that has its time, too.
+    /// The distance from a row to the row with its time.
     times_before: u64,
 }
 
@@ -26,12 +26,12 @@ impl RowReader {
         Self { block, cache, last, times_before: 0 }
     }
 
-    /// Of one sensor's rows alone: their times are those of the first sensor that has the same, so that these are decoded once for all.
+    /// A reader of one sensor. Its times are read from the first sensor with the same times, so that they are decoded once.
     pub fn of(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>, found: SensorRows) -> Self {
         Self { times_before: found.start - found.times, ..Self::new(block, cache) }
     }
 
-    /// The same with the lines between their values, where the file has them.
+    /// The same with the lines between their values, if the file has them.
     pub fn read_lines(&mut self, start: u64, count: u64) -> Result<TierWindows, StoreError> {
         let mut windows = self.read_windows(start, count)?;
         if self.block.has_lines() {
@@ -136,12 +136,12 @@ impl RowReader {
         Ok(rows)
     }
 
-    /// Up to `count` rows from row `start` on: at least one, at most as far as the page of times reaches.
+    /// Up to `count` rows from row `start` on: at least one, at most to the end of the page of times.
     pub fn read(&mut self, start: u64, count: u64) -> Result<Chunk, StoreError> {
         self.read_until(start, count, None)
     }
 
-    /// The same, without the rows whose times are not before `to`, of which there may be none left then.
+    /// The same, without rows whose times are not before `to`; there may be none.
     pub fn read_until(&mut self, start: u64, count: u64, to: Option<i64>) -> Result<Chunk, StoreError> {
         let count = usize::try_from(count).unwrap_or(CHUNK_ROWS).min(CHUNK_ROWS);
         let (times, offset) = self.page(TIME, start - self.times_before)?;
@@ -160,7 +160,7 @@ impl RowReader {
         Ok(chunk)
     }
 
-    /// One row whose time is known.
+    /// One row with a known time.
     pub fn read_one(&mut self, row: u64, time: i64) -> Result<Chunk, StoreError> {
         let mut chunk = Chunk { times: vec![time], column: empty(self.block.value_type) };
         let (values, offset) = self.page(VALUE, row)?;
@@ -168,7 +168,7 @@ impl RowReader {
         Ok(chunk)
     }
 
-    /// Appends rows from `start` on to a chunk, which keeps its memory: at most `count`, at least one, as far as a page reaches.
+    /// Appends rows from `start` on to a chunk, which keeps its memory: at least one, at most `count`, up to the end of a page.
     pub fn append_to(&mut self, chunk: &mut Chunk, start: u64, count: usize) -> Result<usize, StoreError> {
         let (times, at) = self.page(TIME, start - self.times_before)?;
         let (values, offset) = self.page(VALUE, start)?;
@@ -195,7 +195,7 @@ impl RowReader {
     pub fn seek(&mut self, start: u64, end: u64, from: i64) -> Result<u64, StoreError> {
         let (mut low, mut high) = (start, end);
         if low < high {
-            // As a rule one page holds them all.
+            // Usually one page holds them all.
             let (times, offset) = self.page(TIME, low - self.times_before)?;
             let ColumnValues::Int(times) = &times.values else { return Ok(start) };
             let there = usize::try_from(high - low).ok().and_then(|rows| times.get(offset..offset.checked_add(rows)?));
@@ -212,7 +212,7 @@ impl RowReader {
         Ok(low)
     }
 
-    /// The page of `column` that holds `row`, and where in it.
+    /// The page of `column` with `row`, and the place in it.
     fn page(&mut self, column: usize, row: u64) -> Result<(Arc<DecodedPage>, usize), StoreError> {
         let pages = &self.block.pages[column];
         if let Some((last, decoded)) = &self.last[column]

@@ -3,7 +3,7 @@
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::rows::RowReader;
-use crate::block::tombstones::{Tombstone, kept};
+use crate::block::tombstones::{Tombstone, remaining};
 
 /// The rows of one sensor in one input.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ pub(crate) fn runs_of(
     let (first, last) = (entry.first_time, entry.last_time);
     let all = (first.max(keep_from), last.saturating_add(1));
     let mut runs = Vec::new();
-    for (from, to) in kept(tombstones, &entry.path, all.0, all.1) {
+    for (from, to) in remaining(tombstones, &entry.path, all.0, all.1) {
         let start = if from > first { reader.seek(row, end, from)? } else { row };
         let end = if to < all.1 { reader.seek(start, end, to)? } else { end };
         if start < end {

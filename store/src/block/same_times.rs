@@ -1,33 +1,32 @@
-//! Which sensors of a block have the very times of the sensor before them, as those of one group have. Who reads several of them decodes their
-//! times once.
+//! Finds the sensors of a block that have exactly the times of the sensor before them, as in a group. Their times are then decoded once.
 
 use wholegrain_model::schema::put_varint;
 
 use super::index::{IndexEntry, from_text, to_text};
 use crate::ranges::get_varint;
 
-/// The metadata key of the runs of sensors that have the same times. A block without it has none.
+/// The metadata key of the runs of sensors with the same times. A block without runs has none.
 pub(crate) const TIMES_KEY: &str = "wholegrain.times";
-/// The most times of one sensor that are kept to be compared; one with more shares them with none.
+/// The most times of one sensor that are compared; a sensor with more shares them with none.
 const TIMES_MAX: usize = if cfg!(test) { 1_000 } else { 1 << 20 };
 
 /// Finds the runs while a block is written, sensor by sensor.
 #[derive(Debug, Default)]
 pub(crate) struct SameTimes {
-    /// Sensors of each run so far.
+    /// Number of sensors of each run.
     runs: Vec<u64>,
-    /// All times of the last run; none when they are too many.
+    /// All times of the last run; empty if they are too many.
     of_run: Vec<i64>,
-    /// How many of these the sensor that is being written has had, as long as it has had no others.
+    /// How many of these the current sensor has had, as long as it had no others.
     same: usize,
-    /// The times of the sensor that is being written, once they are others than the run's; the same bound.
+    /// The times of the current sensor, once they differ from the run's; with the same bound.
     own: Option<Vec<i64>>,
     /// Whether a sensor is being written.
     begun: bool,
 }
 
 impl SameTimes {
-    /// More times of the sensor that is being written.
+    /// Adds times of the current sensor.
     pub fn push(&mut self, times: &[i64]) {
         self.begun = true;
         let own = match &mut self.own {
@@ -41,7 +40,7 @@ impl SameTimes {
         own.extend_from_slice(&times[..times.len().min(TIMES_MAX + 1 - own.len())]);
     }
 
-    /// The sensor has no more times.
+    /// Ends the current sensor.
     pub fn end_sensor(&mut self) {
         if !std::mem::take(&mut self.begun) {
             return;
@@ -63,7 +62,7 @@ impl SameTimes {
         }
     }
 
-    /// What the footer says of all sensors; nothing when each has times of its own.
+    /// The text for the footer; `None` if each sensor has its own times.
     pub fn text(mut self) -> std::io::Result<Option<String>> {
         self.end_sensor();
         if self.runs.iter().all(|run| *run == 1) {
@@ -75,7 +74,7 @@ impl SameTimes {
     }
 }
 
-/// Reads what [`SameTimes::text`] gave: for each sensor the first one of its run.
+/// Decodes what [`SameTimes::text`] wrote: for each sensor the first one of its run.
 pub(crate) fn decode(text: &str, entries: &[IndexEntry]) -> Result<Vec<u32>, &'static str> {
     let body = from_text(text)?;
     let (mut firsts, mut at) = (Vec::with_capacity(entries.len()), 0);

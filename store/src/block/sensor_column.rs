@@ -1,5 +1,5 @@
-//! The `sensor` column of a block: one dictionary entry a sensor and one run a sensor, so that it costs next to nothing to write. The library's
-//! writer would hash the path of every row.
+//! The `sensor` column of a block: one dictionary entry and one run a sensor, so that writing it costs almost nothing. The library's writer would
+//! hash the path of every row.
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -14,7 +14,7 @@ use wholegrain_model::schema::put_varint;
 
 use super::page::ChunkBytes;
 
-/// Rows of one data page; its content is runs, so that even a long page is a few bytes.
+/// Rows of one data page; its content is runs, so even a long page is a few bytes.
 const PAGE_ROWS: u64 = 1 << 18;
 
 /// Collects the paths and runs of one row group.
@@ -25,7 +25,7 @@ pub(crate) struct SensorColumn {
 }
 
 impl SensorColumn {
-    /// `rows` more rows of `path`; rows of one path come one after the other.
+    /// Adds `rows` rows of `path`; the rows of a path are consecutive.
     pub fn push(&mut self, path: &str, rows: u64) {
         match (self.paths.last(), self.runs.last_mut()) {
             (Some(last), Some(run)) if last == path => *run += rows,
@@ -36,7 +36,7 @@ impl SensorColumn {
         }
     }
 
-    /// The column chunk: its bytes, and what the file's footer says of it.
+    /// The column chunk: its bytes, and its entry in the footer.
     pub fn finish(self, descr: &ColumnDescPtr, level: i32) -> Result<(Bytes, ColumnCloseResult)> {
         let mut bytes = ChunkBytes::default();
         let (mut compressed, mut uncompressed) = (0, 0);

@@ -1,8 +1,8 @@
-//! The `time` column of a block. Sensors of a group have the same times, so a page repeats itself with every sensor: how often one has to fit in, so
-//! that times cost nearly nothing, depends on how the times are.
+//! The `time` column of a block. Sensors of a group have the same times, so a page repeats itself with every sensor. How often it must repeat so
+//! that times cost almost nothing depends on the times.
 //!
-//! Times on the ticks compress well by themselves, and short pages are quicker to read. Samples of a machine that is busy come late,
-//! each by another few microseconds: such times are noise, and only what repeats it is cheap.
+//! Times on the ticks compress well by themselves, and short pages are faster to read. Samples of a busy machine are late by varying microseconds:
+//! these times are noise, and only their repetition is cheap.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use super::page::ChunkBytes;
 use super::write::{TIME_ZSTD_LEVEL, properties};
 use super::{GROUP_ROWS, TIME_PAGE_ROWS};
 
-/// How many sensors' times a page holds where they are noise.
+/// Sensors whose times a page holds if they are noise.
 const REPEATS: usize = 64;
-/// Of so many differences between neighbours one may differ from the one before where times are on the ticks.
+/// If times are on the ticks, at most one of this many differences between neighbours differs from the one before.
 const UNSTEADY_PART: usize = 8;
-/// So far back the quickest level of zstd finds what repeats itself, with some room, in bytes.
+/// The fastest level of zstd finds repetitions this far back, with some margin, in bytes.
 const NEAR_BYTES: usize = 384 << 10;
-/// Level of zstd where it has to look further back.
+/// Level of zstd if it must look further back.
 const FAR_ZSTD_LEVEL: i32 = 3;
 
-/// The column chunk on its way. Its pages' length is decided by the first [`TIME_PAGE_ROWS`].
+/// The column chunk that is being written. The first [`TIME_PAGE_ROWS`] decide the length of its pages.
 pub(super) struct TimeColumn {
     descr: ColumnDescPtr,
     value_type: ValueType,
@@ -58,7 +58,7 @@ impl TimeColumn {
         Ok((writer, bytes))
     }
 
-    /// The writer with everything in it, and where its bytes are.
+    /// The complete writer, and its bytes.
     pub fn finish(mut self) -> Result<(ColumnWriter<'static>, ChunkBytes)> {
         match self.writer.take() {
             Some(begun) => Ok(begun),
@@ -74,11 +74,11 @@ fn write(writer: &mut ColumnWriter<'static>, times: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// Rows of a page and the level of zstd, by the first times of several sensors, each sensor's in their order.
+/// Rows of a page and the level of zstd, from the first times of several sensors.
 fn page(times: &[i64]) -> (usize, i32) {
     let sensors = 1 + times.windows(2).filter(|pair| pair[1] <= pair[0]).count();
     let unsteady = times.windows(3).filter(|three| three[2].wrapping_sub(three[1]) != three[1].wrapping_sub(three[0]));
-    // Two at each sensor's begin are no sign of noise.
+    // Two at the begin of each sensor are no sign of noise.
     let noise = unsteady.count().saturating_sub(2 * sensors);
     if times.len() < TIME_PAGE_ROWS || noise * UNSTEADY_PART < times.len() {
         return (TIME_PAGE_ROWS, TIME_ZSTD_LEVEL);

@@ -37,7 +37,7 @@ impl Tombstone {
 }
 
 /// The ranges of a sensor's `from <= time < to` that no tombstone deletes, in order.
-pub(crate) fn kept(tombstones: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
+pub(crate) fn remaining(tombstones: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
     let mut left = vec![(from, to)];
     for cut in tombstones.iter().filter(|cut| cut.from < to && cut.to > from && cut.chooses(path)) {
         left = left.into_iter().flat_map(|(lo, hi)| [(lo, hi.min(cut.from)), (lo.max(cut.to), hi)]).collect();
@@ -65,7 +65,7 @@ pub(crate) fn remaining_windows(
             Tombstone { from, to, patterns: cut.patterns.clone() }
         })
         .collect();
-    kept(&widened, path, from, to)
+    remaining(&widened, path, from, to)
 }
 
 /// Whether a tombstone deletes something of a sensor's `first <= time <= last`, in whole windows of `resolution`.
@@ -86,12 +86,12 @@ mod tests {
 
     #[test]
     fn what_is_left_is_what_no_cut_takes() {
-        assert_eq!(kept(&[], "/a", 3, 9), [(3, 9)]);
+        assert_eq!(remaining(&[], "/a", 3, 9), [(3, 9)]);
         let tombstones = [cut("/a", 5, 7), cut("/b", 0, 100), cut("/*", 20, 30), cut("/a", 6, 8)];
-        assert_eq!(kept(&tombstones, "/a", 0, 40), [(0, 5), (8, 20), (30, 40)]);
-        assert_eq!(kept(&tombstones, "/a", 5, 8), []);
-        assert_eq!(kept(&tombstones, "/b", 0, 100), []);
-        assert_eq!(kept(&tombstones, "/x/b", 0, 100), [(0, 100)]);
+        assert_eq!(remaining(&tombstones, "/a", 0, 40), [(0, 5), (8, 20), (30, 40)]);
+        assert_eq!(remaining(&tombstones, "/a", 5, 8), []);
+        assert_eq!(remaining(&tombstones, "/b", 0, 100), []);
+        assert_eq!(remaining(&tombstones, "/x/b", 0, 100), [(0, 100)]);
     }
 
     #[test]

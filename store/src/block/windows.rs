@@ -206,7 +206,7 @@ pub(crate) struct LineSpacings {
     pub hole: i64,
     /// Whether there are spacings over the bound, which their neighbours decided.
     pub beyond: bool,
-    /// Whether readings outside the file decide about a spacing. Such a spacing begins a new row with [`WindowEdge::Unknown`], except in files of
+    /// Whether readings outside the file decide about a spacing. The spacing then begins a new row with [`WindowEdge::Unknown`], except in files of
     /// earlier releases, which made it a hole.
     pub undecided: bool,
 }

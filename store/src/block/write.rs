@@ -26,11 +26,11 @@ use crate::StoreError;
 use crate::block::record::FileChecksums;
 use crate::disk::{Disk, DiskFile};
 
-/// Level of zstd for times: they repeat themselves from sensor to sensor, which the quickest level finds as well as any.
+/// Level of zstd for times: they repeat from sensor to sensor, which the fastest level finds as well as any.
 pub(crate) const TIME_ZSTD_LEVEL: i32 = 1;
 /// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 << 10;
-/// What a finished block holds.
+/// A summary of a finished block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockSummary {
     pub entries: usize,
@@ -41,7 +41,7 @@ pub(crate) struct BlockSummary {
     pub sums: FileChecksums,
 }
 
-/// A block on its way.
+/// A block that is being written.
 pub(crate) struct BlockWriter {
     path: PathBuf,
     file: SerializedFileWriter<FileSink>,
@@ -54,7 +54,7 @@ pub(crate) struct BlockWriter {
     pub(super) times: SameTimes,
 }
 
-/// The row group being filled: column chunks in memory, compressed, until it is whole.
+/// The row group that is being filled: column chunks in memory, compressed.
 struct RowGroup {
     sensor: SensorColumn,
     time: TimeColumn,

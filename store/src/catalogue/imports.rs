@@ -36,7 +36,7 @@ impl Imports {
         self.0.insert(id.to_owned(), known);
     }
 
-    pub(crate) fn forget(&mut self, id: &str) {
+    pub(crate) fn remove(&mut self, id: &str) {
         self.0.remove(id);
     }
 
@@ -81,12 +81,12 @@ mod tests {
         let mut imports = Imports::default();
         for number in 0..IMPORTS_MAX {
             let id = format!("i{number}");
-            let (known, forgotten) = imports.with(&id, 0, 1);
-            assert!(forgotten.is_empty());
+            let (known, dropped) = imports.with(&id, 0, 1);
+            assert!(dropped.is_empty());
             imports.set(&id, known);
         }
-        let (known, forgotten) = imports.with("i0", 1, 5);
-        assert!(forgotten.is_empty());
+        let (known, dropped) = imports.with("i0", 1, 5);
+        assert!(dropped.is_empty());
         imports.set("i0", known);
         assert_eq!(imports.state("i0"), ImportState { readings: 6, parts: vec![(0, 1)] });
         assert_eq!(imports.with("new", 0, 1).1, ["i1"]);

@@ -55,7 +55,7 @@ const GROUPS: TableDefinition<[u8; 16], (&str, u64, i64)> = TableDefinition::new
 
 /// Sensor's number -> (sender that registered it, properties) of schemaless sensors.
 const SCHEMALESS: TableDefinition<u32, (&str, &[u8])> = TableDefinition::new("schemaless");
-/// Sensor's number / [`HEARD_SENSORS`] -> newest times of schemaless sensors in blocks.
+/// Sensor's number / [`NEWEST_TIMES_SENSORS`] -> newest times of schemaless sensors in blocks.
 const NEWEST_TIMES: TableDefinition<u32, &[u8]> = TableDefinition::new("newest_times");
 /// Import's id -> (order of its latest part among imports, readings, ranges of its parts).
 const IMPORTS: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("imports");
@@ -80,7 +80,7 @@ pub(crate) struct CatalogueChange<'a> {
     pub requires: Vec<u64>,
     /// An import with its new parts, and imports that are dropped.
     pub import: Option<(String, ImportRecord)>,
-    pub forgotten_imports: Vec<String>,
+    pub dropped_imports: Vec<String>,
 }
 
 /// The content of the catalogue.
@@ -113,7 +113,7 @@ impl Catalogue {
         if disk.exists(path) {
             let size = disk.open(path, false).and_then(|file| file.size()).unwrap_or(0);
             if size > LARGE_BYTES {
-                tracing::info!("store: opening, every checksum of the catalogue is looked at: {} MB", size / 1_000_000);
+                tracing::info!("store: opening, checking the checksums of the catalogue: {} MB", size / 1_000_000);
             }
             refuse_damage(disk.as_ref(), path)?;
         } else {
@@ -254,8 +254,7 @@ impl Catalogue {
         })
     }
 
-    /// Commits a change.
-    pub fn commit(&self, change: &CatalogueChange) -> Result<(), StoreError> {
+    pub(crate) fn commit(&self, change: &CatalogueChange) -> Result<(), StoreError> {
         self.write("committing blocks", |txn| {
             let mut blocks = txn.open_table(BLOCKS)?;
             let mut pending_files = txn.open_table(PENDING_FILES)?;
@@ -292,7 +291,7 @@ impl Catalogue {
             if let Some((id, known)) = &change.import {
                 let mut imports = txn.open_table(IMPORTS)?;
                 imports.insert(id.as_str(), (known.order, known.readings, known.parts.encode().as_slice()))?;
-                for id in &change.forgotten_imports {
+                for id in &change.dropped_imports {
                     imports.remove(id.as_str())?;
                 }
             }
@@ -302,14 +301,14 @@ impl Catalogue {
 
     /// Removes sensors and schemas. `left` are sensors that stay and were numbered with one of the schemas; `next` is the number of the next new
     /// sensor.
-    pub fn forget(
+    pub fn remove_sensors(
         &self,
         sensors: &[SensorId],
         schemas: &[SchemaHash],
         left: &[(u32, Arc<str>)],
         next: u32,
     ) -> Result<(), StoreError> {
-        self.write("forgetting sensors", |txn| {
+        self.write("removing sensors", |txn| {
             let (mut paths, mut schemaless) = (txn.open_table(SENSORS)?, txn.open_table(SCHEMALESS)?);
             for id in sensors {
                 paths.remove(id.0)?;

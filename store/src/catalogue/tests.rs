@@ -93,7 +93,7 @@ fn lists_go_with_the_last_schema_and_what_stays_keeps_its_number() {
     let (going, schemas) = ([SensorId(0)], [a.hash()]);
     let left = sensors.left_by(&going, &schemas);
     assert_eq!(left, [(1, "/a/y".into())]);
-    catalogue.forget(&going, &schemas, &left, sensors.next_number()).unwrap();
+    catalogue.remove_sensors(&going, &schemas, &left, sensors.next_number()).unwrap();
     sensors.remove(&going, &schemas);
     assert_eq!(lists(&catalogue), 2);
     drop(catalogue);
@@ -108,6 +108,6 @@ fn lists_go_with_the_last_schema_and_what_stays_keeps_its_number() {
         );
         assert!(!sensors.has(SensorId(0)) && sensors.path(SensorId(0)).is_none());
     }
-    catalogue.forget(&[SensorId(2), SensorId(3)], &[b.hash()], &[], sensors.next_number()).unwrap();
+    catalogue.remove_sensors(&[SensorId(2), SensorId(3)], &[b.hash()], &[], sensors.next_number()).unwrap();
     assert_eq!(lists(&catalogue), 1);
 }

@@ -24,7 +24,7 @@ pub(crate) struct MergePolicy {
 }
 
 impl MergePolicy {
-    pub fn of(config: &StoreConfig) -> Self {
+    pub(crate) fn of(config: &StoreConfig) -> Self {
         Self {
             fan_in: config.merge_fan_in.max(2),
             merge_delay_ns: i64::try_from(config.merge_delay.ns()).unwrap_or(i64::MAX),

@@ -97,7 +97,7 @@ impl FileRewriter {
         }
         if self.files.publish(&finished, &replaced, CatalogueChange { relink, ..CatalogueChange::default() })? {
             add(&self.counters.deletion_rewritten_bytes, bytes);
-            tracing::info!(block = %block.path.display(), rows = record.rows - rows.min(record.rows), "deleted readings taken out of a block");
+            tracing::info!(block = %block.path.display(), rows = record.rows - rows.min(record.rows), "deleted readings removed from a block");
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::ranges::RangeSet;
 use crate::scan::TimeOrder;
 use crate::segment::files::SegmentFiles;
 use crate::sensors::file::SensorFile;
-use crate::sensors::{HEARD_SENSORS, SensorIndex};
+use crate::sensors::{NEWEST_TIMES_SENSORS, SensorIndex};
 use crate::stats::{Counters, add};
 use crate::wal::queue::AppendQueue;
 use crate::{Chunk, SensorId, StoreError};
@@ -127,7 +127,7 @@ impl Sealer {
 
     /// The newest times of the schemaless sensors in this segment, and of those that share an entry of the catalogue with them.
     fn newest_times(&self, segment: &LiveSegment) -> Vec<(u32, Vec<u8>)> {
-        let chunks: BTreeSet<u32> = segment.all_readings().sensors.iter().map(|id| id / HEARD_SENSORS).collect();
+        let chunks: BTreeSet<u32> = segment.all_readings().sensors.iter().map(|id| id / NEWEST_TIMES_SENSORS).collect();
         let sensors = self.sensors.read();
         chunks.into_iter().map(|chunk| (chunk, sensors.newest_times(chunk))).collect()
     }
@@ -340,7 +340,7 @@ impl DecodedGroup {
 /// Counts a batch that cannot be decoded. A batch was checked before it was accepted, so only broken memory causes this.
 fn undecodable(counters: &Counters, batch: &LiveBatch, error: &wholegrain_transport::payload::PayloadError) {
     add(&counters.damaged_bytes, batch.payload.len() as u64);
-    tracing::error!(agent = %batch.agent, seq = batch.seq, %error, "a batch cannot be decoded any more and is left out");
+    tracing::error!(agent = %batch.agent, seq = batch.seq, %error, "a batch cannot be decoded and is left out");
 }
 
 /// The readings of a sensor that several schemas of the segment have, sorted by time, integers and floats apart.

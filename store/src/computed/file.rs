@@ -51,7 +51,6 @@ pub(super) fn piece_path(dir: &Path, key: &[u8; 16], number: i64, stamp: u64) ->
     dir.join(format!("{:032x}_{number}_{stamp}.piece", u128::from_be_bytes(*key)))
 }
 
-/// Appends the checksum.
 fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<u64, StoreError> {
     let sum = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());

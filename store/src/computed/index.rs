@@ -261,7 +261,7 @@ impl ResultIndex {
 
     /// Removes the pieces that depend on these sensors at these times, or on any sensor in `all`; returns their number. After an error, pieces
     /// whose files still exist are still in the index.
-    pub fn forget(
+    pub fn invalidate(
         &mut self,
         disk: &dyn Disk,
         dir: &Path,

@@ -198,7 +198,7 @@ impl ResultFiles {
             let Some(schema) = sensors.schema(hash) else { return Vec::new() };
             (0..schema.len()).filter_map(|column| sensors.id(&schema.path(column))).map(|id| id.0).collect()
         });
-        let forgotten = index.forget(self.disk.as_ref(), &self.dir, &by_sensor, noted.all);
+        let forgotten = index.invalidate(self.disk.as_ref(), &self.dir, &by_sensor, noted.all);
         match forgotten {
             Ok(count) => {
                 add(&self.counters.result_cache_invalidated, count);
@@ -257,6 +257,7 @@ pub struct CachedResults {
 }
 
 impl CachedResults {
+    /// The key of these results.
     pub fn cache_key(&self) -> &CacheKey {
         &self.cache_key
     }

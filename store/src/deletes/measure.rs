@@ -11,7 +11,7 @@ use wholegrain_model::Interval;
 use crate::block::index::IndexEntry;
 use crate::block::read::{Block, OpenBlock, tolerate};
 use crate::block::rows::RowReader;
-use crate::block::tombstones::{kept, remaining_windows, touches};
+use crate::block::tombstones::{remaining, remaining_windows, touches};
 use crate::config::coarsest;
 use crate::downsample::readings_from;
 use crate::sensors::SensorIndex;
@@ -42,7 +42,6 @@ pub struct DeletionReport {
     pub unreadable: Vec<PathBuf>,
 }
 
-/// A running count.
 pub(crate) struct DeletionMeasurement<'a> {
     index: &'a SensorIndex,
     tiers: &'a [Interval],
@@ -104,7 +103,7 @@ impl<'a> DeletionMeasurement<'a> {
             start = end_row;
             let Some((from, to)) = (self.takes)(&entry.path) else { continue };
             let mut rows = 0;
-            for (from, to) in kept(&block.record.tombstones, &entry.path, from, to) {
+            for (from, to) in remaining(&block.record.tombstones, &entry.path, from, to) {
                 rows += match tolerate(block, rows_in(&mut reader, entry, (first_row, end_row), (from, to)))? {
                     Some(rows) => rows,
                     None => {

@@ -54,7 +54,7 @@ impl Deletion {
         }
         if self.patterns.len() > DELETE_PATTERNS_MAX {
             let count = self.patterns.len();
-            return refuse(format!("{count} patterns at once, at most {DELETE_PATTERNS_MAX} are taken"));
+            return refuse(format!("{count} patterns at once; at most {DELETE_PATTERNS_MAX} are allowed"));
         }
         if self.from >= self.to {
             return refuse("the range is empty: it ends at or before its beginning".to_owned());
@@ -67,7 +67,6 @@ impl Deletion {
     }
 }
 
-/// Deletes readings.
 pub(crate) struct Deleter {
     pub config: Arc<StoreConfig>,
     pub files: Arc<FileSet>,
@@ -83,12 +82,12 @@ pub(crate) struct Deleter {
 }
 
 impl Deleter {
-    pub fn would_delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
+    pub(crate) fn would_delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
         deletion.check()?;
         self.count_affected(&self.snapshots.snapshot(), &deletion.patterns, &|path| deletion.takes(path))
     }
 
-    pub fn would_expire(&self, rule: &RetentionRule, now: i64) -> Result<DeletionReport, StoreError> {
+    pub(crate) fn would_expire(&self, rule: &RetentionRule, now: i64) -> Result<DeletionReport, StoreError> {
         rule.check(&self.config.tiers)?;
         let snapshot = self.snapshots.snapshot();
         let policy = RetentionPolicy::new(&self.config, vec![rule.clone()], 0);
@@ -100,7 +99,7 @@ impl Deleter {
         self.count_affected(&snapshot, std::slice::from_ref(&rule.pattern), &takes)
     }
 
-    pub fn delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
+    pub(crate) fn delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
         deletion.check()?;
         // Batches in blocks stay known by their numbers, and the content of files can be counted.
         self.sealer.seal_all()?;
@@ -126,7 +125,7 @@ impl Deleter {
             }
             if block.record.tombstones.len() >= CUTS_MAX {
                 return Err(StoreError::Sensor(format!(
-                    "{CUTS_MAX} deletions wait to be taken out of {}; try again when some are done",
+                    "{CUTS_MAX} deletions of {} are not applied yet; try again later",
                     block.path.display()
                 )));
             }
@@ -204,7 +203,7 @@ impl Deleter {
             }
         };
         for id in chosen {
-            known.forget_last(*id);
+            known.remove_last_value(*id);
             for place in known.places(*id).iter() {
                 self.newest.remove(&known.schema_at(place.schema).hash());
             }

@@ -1,4 +1,4 @@
-//! From the readings of one sensor to the windows of every tier, in one pass: the finest from readings, each other from the one before.
+//! Computes the windows of all tiers from the readings of one sensor, in one pass: the finest from readings, each other from the one before.
 
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
@@ -6,19 +6,19 @@ use crate::block::windows::{LineSpacings, TierWindows, WindowColumns, WindowEdge
 use crate::holes;
 use crate::time::floor;
 
-/// What integers and floats do differently.
+/// What differs between integers and floats.
 pub(crate) trait WindowNumber: Copy + Default {
-    /// Whether it is a value at all.
+    /// Whether it counts as a value.
     fn counts(self) -> bool;
     /// Whether `self` is less.
     fn less(self, other: Self) -> bool;
-    /// Adds to a sum that keeps in `lost` what it rounds away; `false`, and nothing changed, when it does not fit.
+    /// Adds to a sum, whose rounding error is kept in `lost`; `false`, and nothing changed, if it overflows.
     fn add(sum: &mut Self, lost: &mut Self, value: Self) -> bool;
     /// The sum as it is stored.
     fn total(sum: Self, lost: Self) -> Self;
     /// The number converted to a float.
     fn float(self) -> f64;
-    /// The sum of values without gaps, when it is exact and fits all the way.
+    /// The sum of values without gaps, if it is exact and never overflows.
     fn sum_of(values: &[Self]) -> Option<Self>;
 }
 
@@ -70,7 +70,7 @@ impl WindowNumber for f64 {
     }
 }
 
-/// A window being filled.
+/// A window that is being filled.
 #[derive(Debug, Clone, Copy)]
 struct OpenWindow<T> {
     start: i64,
@@ -101,7 +101,7 @@ pub(crate) struct WindowBuilder<T> {
     levels: Vec<TierLevel<T>>,
     bound_ns: i64,
     reach_ns: i64,
-    /// The times of the latest readings, the latest first, and how many of them are known.
+    /// The times of the latest readings, the latest first, and how many are known.
     times: [i64; 3],
     known: usize,
     /// Whether the latest is a gap.
@@ -130,7 +130,7 @@ impl<T: WindowNumber> OpenWindow<T> {
         open
     }
 
-    /// Of several readings without gaps, none of them after a hole; `None` where one is no value, or the sum does not fit.
+    /// A window of several readings without gaps or holes; `None` if one is no value, or the sum overflows.
     fn of_all(start: i64, times: &[i64], values: &[T], before: WindowEdge, even: bool) -> Option<Self> {
         let (first, last) = (*values.first()?, *values.last()?);
         let (first_time, last_time) = (*times.first()?, *times.last()?);
@@ -160,7 +160,7 @@ impl<T: WindowNumber> OpenWindow<T> {
         Some(Self { start, count, min, max, sum, lost, first, last, first_time, last_time, covered, area, edges })
     }
 
-    /// Takes a later part of the same window; `false`, and nothing changed, when the sum would not fit.
+    /// Adds a later part of the same window; `false`, and nothing changed, if the sum overflows.
     fn absorb(&mut self, part: &Self) -> bool {
         let (mut sum, mut lost) = (self.sum, self.lost);
         if !T::add(&mut sum, &mut lost, part.sum) || !T::add(&mut sum, &mut lost, part.lost) {
@@ -187,7 +187,7 @@ impl<T: WindowNumber> OpenWindow<T> {
     }
 }
 
-/// Whether times are as far apart as each other.
+/// Whether the times are evenly spaced.
 fn is_even(times: &[i64]) -> bool {
     let [first, second, ..] = times else { return true };
     times.windows(2).fold(0, |odd, pair| odd | ((pair[1] - pair[0]) ^ (second - first))) == 0
@@ -202,18 +202,18 @@ impl<T: WindowNumber> WindowBuilder<T> {
         Self { levels, bound_ns: 0, reach_ns: 0, times, known: 0, after_gap: false, drawn }
     }
 
-    /// A sensor with this interval begins.
+    /// Begins a sensor with this interval.
     fn begin(&mut self, interval_ns: u64) {
         (self.bound_ns, self.reach_ns) = (holes::bound_of(interval_ns), holes::reach_of(interval_ns));
         (self.known, self.after_gap, self.drawn) = (0, false, LineSpacings::default());
     }
 
-    /// After [`WindowBuilder::begin`]: the last value before the first reading is at `time`, and a gap follows it or not.
+    /// After [`WindowBuilder::begin`]: states the time of the last value before the first reading, and whether a gap follows it.
     fn follow(&mut self, time: i64, gap: bool) {
         (self.times, self.known, self.after_gap) = ([time, 0, 0], 1, gap);
     }
 
-    /// The next readings of the sensor.
+    /// Adds the next readings of the sensor.
     fn push(&mut self, times: &[i64], values: &[T], gaps: &Gaps) {
         let Some(resolution) = self.levels.first().map(|level| level.resolution) else { return };
         let mut at = 0;
@@ -249,12 +249,12 @@ impl<T: WindowNumber> WindowBuilder<T> {
         (self.times, self.known) = (newest, known);
     }
 
-    /// Whether no reading is before one of these, which is row `at` of the readings that are being pushed.
+    /// Whether row `at` of the pushed readings is the first reading of the sensor.
     fn is_first(&self, at: usize) -> bool {
         at == 0 && self.known == 0
     }
 
-    /// What lies before a value that has a reading before it; `joined` is `None` where readings that are not known decide.
+    /// The edge before a value that has a reading before it; `joined` is `None` if unknown readings decide.
     fn before(&self, joined: Option<bool>) -> WindowEdge {
         match (self.after_gap, joined) {
             (true, _) => WindowEdge::Gap,
@@ -264,7 +264,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         }
     }
 
-    /// Whether none of the rows `from..to` is further than the bound from the one before it.
+    /// Whether no row of `from..to` is further than the bound from the row before it.
     fn is_bridged(&mut self, times: &[i64], (from, to): (usize, usize), even: bool) -> bool {
         let before =
             if from > 0 { Some(times[from - 1]) } else { self.times.first().copied().filter(|_| self.known > 0) };
@@ -280,14 +280,14 @@ impl<T: WindowNumber> WindowBuilder<T> {
         if most > self.bound_ns {
             return false;
         }
-        // Three alike in a row are bridged whatever the bound is.
+        // Three similar spacings in a row are bridged whatever the bound is.
         if most > self.drawn.longest && !(to - from > 3 && holes::alike(least, most)) {
             (from..to).for_each(|row| self.note_short(times, row));
         }
         true
     }
 
-    /// Keeps in mind a spacing within the bound that its neighbours would not bridge.
+    /// Notes a spacing within the bound that its neighbours would not bridge.
     fn note_short(&mut self, times: &[i64], row: usize) {
         if self.is_first(row) {
             return;
@@ -298,12 +298,12 @@ impl<T: WindowNumber> WindowBuilder<T> {
         }
     }
 
-    /// From the reading before to that of the row.
+    /// The spacing from the reading before to that of the row.
     fn spacing(&self, times: &[i64], row: usize) -> i64 {
         times[row].saturating_sub(if row > 0 { times[row - 1] } else { self.times[0] })
     }
 
-    /// Whether that is one of three alike, as far as it is known.
+    /// Whether this spacing is one of three similar ones, as far as it is known.
     fn is_rate(&self, times: &[i64], row: usize, spacing: i64) -> Option<bool> {
         let earlier = times[..row].iter().rev().chain(&self.times[..self.known]).copied();
         let mut before = [0; 3];
@@ -311,8 +311,8 @@ impl<T: WindowNumber> WindowBuilder<T> {
         holes::is_rate_as_known(spacing, &before[..known], &times[row..times.len().min(row + 3)])
     }
 
-    /// Whether a reading is joined to the one before it, if both are values; `None` where readings that are not known decide, or whether the sensor has an
-    /// interval.
+    /// Whether a line joins a reading to the one before it, if both are values; `None` if unknown readings decide, or if it depends on whether the
+    /// sensor has an interval.
     fn is_joined(&mut self, times: &[i64], row: usize) -> Option<bool> {
         let spacing = self.spacing(times, row);
         if spacing <= self.bound_ns {
@@ -321,7 +321,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         }
         self.drawn.beyond = true;
         let rate = self.is_rate(times, row, spacing)?;
-        // What is longer than a sensor with an interval bridges depends on whether it has one.
+        // Above the bound of a sensor with an interval it depends on whether the sensor has one.
         if rate && spacing > holes::REACH_NS {
             return None;
         }
@@ -332,7 +332,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         Some(joined)
     }
 
-    /// One reading; `None` is a gap.
+    /// Adds one reading; `None` is a gap.
     fn reading(&mut self, start: i64, times: &[i64], row: usize, value: Option<T>) {
         let joined = if self.is_first(row) { None } else { self.is_joined(times, row) };
         match value {
@@ -350,7 +350,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         }
     }
 
-    /// Adds a part of a window to a level. Where it is not known whether a line leads to it, it has a row of its own.
+    /// Adds a part of a window to a level. If it is unknown whether a line leads to it, it becomes a row of its own.
     fn take(&mut self, level: usize, part: OpenWindow<T>) {
         if let Some(open) = &mut self.levels[level].open {
             if open.start == part.start && part.edges.before != WindowEdge::Unknown && open.absorb(&part) {
@@ -361,7 +361,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         self.levels[level].open = Some(part);
     }
 
-    /// Writes a level's window and hands it on to the next.
+    /// Writes the window of a level and passes it on to the next level.
     fn close(&mut self, level: usize) {
         let Some(open) = self.levels[level].open.take() else { return };
         let rows = &mut self.levels[level].rows;
@@ -389,7 +389,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         self.levels[level].rows = rows;
     }
 
-    /// Ends the sensor: the rows of each level.
+    /// Ends the sensor; returns the rows of each level.
     fn finish(&mut self) -> Vec<WindowColumns<T>> {
         (0..self.levels.len()).for_each(|level| self.close(level));
         self.levels.iter_mut().map(|level| std::mem::take(&mut level.rows)).collect()
@@ -419,8 +419,7 @@ impl AnyWindowBuilder {
         }
     }
 
-    /// After that: the last value before its first reading is at `time`, and a gap follows it or not.
-    pub fn follow(&mut self, time: i64, gap: bool) {
+    pub(crate) fn follow(&mut self, time: i64, gap: bool) {
         match self {
             AnyWindowBuilder::Int(builder) => builder.follow(time, gap),
             AnyWindowBuilder::Float(builder) => builder.follow(time, gap),
@@ -435,7 +434,7 @@ impl AnyWindowBuilder {
         }
     }
 
-    /// The next readings of the sensor; those of another type than the builder's are not taken.
+    /// Adds the next readings of the sensor; those of another type than the builder's are ignored.
     pub fn push(&mut self, times: &[i64], column: &Column) {
         match (self, &column.values) {
             (AnyWindowBuilder::Int(builder), ColumnValues::Int(values)) => builder.push(times, values, &column.gaps),
@@ -446,7 +445,7 @@ impl AnyWindowBuilder {
         }
     }
 
-    /// Gives back what [`AnyWindowBuilder::finish`] gave, for the memory.
+    /// Returns the memory of [`AnyWindowBuilder::finish`].
     pub fn give_back(&mut self, windows: Vec<TierWindows>) {
         for (level, mut windows) in windows.into_iter().enumerate() {
             match (&mut *self, &mut windows) {
@@ -461,7 +460,7 @@ impl AnyWindowBuilder {
         }
     }
 
-    /// The rows of each tier, finest first; the next sensor may begin.
+    /// The rows of each tier, finest first; then the next sensor can begin.
     pub fn finish(&mut self) -> Vec<TierWindows> {
         match self {
             AnyWindowBuilder::Int(builder) => builder.finish().into_iter().map(TierWindows::Int).collect(),

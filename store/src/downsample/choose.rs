@@ -1,4 +1,4 @@
-//! Which tier answers: for windows the coarsest that divides them; for one value over a range the coarsest that loses nothing of what is kept.
+//! Selects the tier for a scan: for windows the coarsest that divides them; for one value over a range the coarsest that misses no stored data.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::downsample::plan::{PlanStep, SourceSpan, plan};
 use crate::downsample::scan::TierScanSource;
 use crate::snapshot::Snapshot;
 
-/// The resolution that stands for readings without windows.
+/// Stands for readings without windows.
 const READINGS: i64 = 1;
-/// A whole range is cut at both ends: readings are read there, and they should be few beside it.
+/// A range cuts windows at both ends: readings are read there, and should be few.
 const WINDOWS_MIN: i64 = 8;
 
 impl Snapshot {
-    /// The resolution, in ns, of the coarsest tier that can answer windows of `every` (`None`: one over the whole range) for some of `from <= time < to`.
+    /// The resolution in ns of the coarsest tier for windows of `every` (`None`: one window) in a part of `from <= time < to`.
     pub fn tier_for(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
         let there = self.tiers_there(from, to);
         match every {
             Some(every) => there.into_iter().rev().find(|resolution| every % resolution == 0),
             None => {
                 let found = there.iter().rev().find(|resolution| is_short(**resolution, to.saturating_sub(from)));
-                // Where readings are gone a coarser one is better than nothing.
+                // If readings are gone, a coarser tier is better than nothing.
                 found.or_else(|| there.first().filter(|_| self.is_gone(from, to))).copied()
             }
         }
@@ -38,7 +38,7 @@ impl Snapshot {
         there
     }
 
-    /// The tier for one sensor, and where its readings and windows come from; `None` when readings are better.
+    /// The tier for one sensor, and its sources; `None` if readings are better.
     pub(super) fn chosen(
         &self,
         path: &str,
@@ -66,7 +66,7 @@ impl Snapshot {
         Ok(best.map(|(_, resolution, sources)| (resolution, sources)).filter(|(resolution, _)| *resolution != READINGS))
     }
 
-    /// How much of what is kept of the sensor, in ns, these sources do not show.
+    /// How much time with stored data of the sensor, in ns, these sources miss.
     fn not_shown(
         &self,
         sources: &[TierScanSource],

@@ -1,11 +1,11 @@
-//! Which windows and which readings answer for a range: pure, so that it can be tested with numbers alone.
+//! Plans which windows and which readings answer for a range. It is a pure function of numbers, so that it can be tested with numbers alone.
 //!
-//! Two blocks can have a reading of the same time only where their times overlap. Elsewhere each block's windows count as they are, and the
-//! parts of one window that two blocks have add up.
+//! Two blocks can have a reading of the same time only where their times overlap. Elsewhere each block's windows count as they are, and the parts
+//! of one window in two blocks add up.
 
 use crate::time::{ceil, floor};
 
-/// What one source has of the sensor.
+/// The data of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SourceSpan {
     /// Times of its first and its last reading.
@@ -13,11 +13,11 @@ pub(crate) struct SourceSpan {
     pub last: i64,
     /// Whether it has windows.
     pub tiered: bool,
-    /// Its readings are there from this time on: a multiple of the resolution, or the beginning or the end of time.
+    /// Its readings exist from this time on: a multiple of the resolution, or the beginning or the end of time.
     pub raw_from: i64,
 }
 
-/// One piece of the answer, `lo <= time < hi`; pieces follow each other in time.
+/// One step of a plan, `lo <= time < hi`; steps follow each other in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PlanStep {
     /// The windows of one source.
@@ -26,9 +26,9 @@ pub(crate) enum PlanStep {
     Readings { source: usize, lo: i64, hi: i64 },
     /// The readings of all sources, each time once.
     Merged { lo: i64, hi: i64 },
-    /// The windows of sources whose readings are gone, where others overlap.
+    /// The windows of sources whose readings are gone, where other sources overlap.
     OnlyWindows { sources: Vec<usize>, alone: bool, lo: i64, hi: i64 },
-    /// Part of a window whose readings are gone.
+    /// A part of a window whose readings are gone.
     Missing { lo: i64, hi: i64 },
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn plan(spans: &[SourceSpan], from: i64, to: i64, resolution: i64) ->
     steps
 }
 
-/// The range of these steps without what is missing at its ends.
+/// The range of these steps without missing parts at its ends.
 pub(crate) fn without_missing(steps: &[PlanStep], from: i64, to: i64) -> (i64, i64) {
     let first = match steps.first() {
         Some(PlanStep::Missing { lo, hi }) if *lo <= from => *hi,
@@ -61,14 +61,14 @@ pub(crate) fn without_missing(steps: &[PlanStep], from: i64, to: i64) -> (i64, i
     (first, last.max(first))
 }
 
-/// The range with the whole of its first and its last window, where nothing is in the part that the range leaves out: these windows are whole.
+/// Extends the range to its whole first and last window if there is nothing in the added parts: then these windows are whole.
 fn uncut(spans: &[SourceSpan], from: i64, to: i64, resolution: i64) -> (i64, i64) {
     let (before, after) = (floor(from, resolution), ceil(to, resolution));
     let left_out = |lo: i64, hi: i64| spans.iter().any(|span| span.first < hi && span.last >= lo);
     (if left_out(before, from) { from } else { before }, if left_out(to, after) { to } else { after })
 }
 
-/// Where sources overlap, in whole windows, and the windows that the range cuts; disjoint and in order.
+/// The parts where sources overlap, in whole windows, and the windows that the range cuts; disjoint and in order.
 fn contested(spans: &[SourceSpan], order: &[usize], range: (i64, i64), resolution: i64) -> Vec<(i64, i64)> {
     let (from, to) = range;
     let mut found = Vec::new();
@@ -95,7 +95,7 @@ fn contested(spans: &[SourceSpan], order: &[usize], range: (i64, i64), resolutio
     joined
 }
 
-/// Where no two sources overlap.
+/// Adds the steps where no two sources overlap.
 fn clean(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), steps: &mut Vec<PlanStep>) {
     for &source in order {
         let span = &spans[source];
@@ -109,7 +109,7 @@ fn clean(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), steps: &mu
     }
 }
 
-/// Where sources overlap or the range cuts a window: readings, as far as they are there.
+/// Adds the steps where sources overlap or the range cuts a window: readings, as far as they exist.
 fn contest(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), resolution: i64, steps: &mut Vec<PlanStep>) {
     let involved: Vec<usize> =
         order.iter().copied().filter(|&at| spans[at].first < hi && spans[at].last >= lo).collect();

@@ -1,4 +1,4 @@
-//! Carries out a plan over a snapshot.
+//! Executes a plan over a snapshot.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -21,20 +21,20 @@ use crate::scan::{MergeInput, MergedChunks, split};
 use crate::snapshot::Snapshot;
 use crate::{Chunk, SensorId, StoreError};
 
-/// Where a source's readings are.
+/// The readings of a source.
 enum RawReadings {
     Block(Arc<Block>),
-    /// Not sealed, with the rank of its input.
+    /// Unsealed readings, with the rank of their input.
     Live(u64, Chunk),
     Dropped,
 }
 
-/// One block, or what is not sealed.
+/// One block, or the unsealed readings.
 pub(super) struct TierScanSource {
     raw: RawReadings,
-    /// Where its readings are in its block, once that was asked.
+    /// Its rows in the block, once they were looked up.
     rows: OnceCell<Option<SensorRows>>,
-    /// The tier, and where its windows are in it.
+    /// The tier, and its rows.
     tier: Option<(Arc<Block>, SensorRows)>,
     /// Whether the caller asked for windows with the lines between their values ([`crate::Resolution::Lines`]).
     lined: bool,
@@ -42,7 +42,7 @@ pub(super) struct TierScanSource {
 }
 
 impl TierScanSource {
-    /// The number of the block that it is of.
+    /// The number of its block.
     pub fn block(&self) -> Option<u64> {
         match (&self.tier, &self.raw) {
             (Some((tier, _)), _) => tier.record.tier.map(|of| of.block),
@@ -51,7 +51,7 @@ impl TierScanSource {
         }
     }
 
-    /// Whether something is deleted of the time whose readings are there.
+    /// Whether a tombstone affects the time whose readings exist.
     fn is_cut_from_readings_on(&self, path: &str) -> bool {
         let Some((tier, _)) = self.tier.as_ref().filter(|(tier, _)| !tier.record.tombstones.is_empty()) else {
             return false;
@@ -70,19 +70,19 @@ impl TierScanSource {
 /// A tier that can answer for a block.
 struct TierCandidate<'a> {
     block: u64,
-    /// Windows before this are not shown; the least where that is none of those that are asked for.
+    /// Windows before this are hidden; the least number if no requested window is.
     hidden: i64,
     resolution_ns: i64,
     tier: &'a Arc<Block>,
-    /// Whether it says all that is known of the sensor in the block.
+    /// Whether it covers all of the sensor's readings in the block.
     answers: bool,
 }
 
-/// Steps that are carried out before the first part is asked for, because what they need is small beside what is needed to do it later.
+/// Up to this many steps are executed at once: their results are small beside what is needed to execute them later.
 const STEPS_AT_ONCE: usize = 3;
 
 impl Snapshot {
-    /// The resolutions that the store keeps, in ns, finest first.
+    /// The resolutions of the store's tiers in ns, finest first.
     pub fn resolutions(&self) -> Vec<i64> {
         crate::config::resolutions(&self.source().config.tiers)
     }
@@ -136,7 +136,7 @@ impl Snapshot {
         Ok(Some(Scan { parts: Box::new(parts), range, resolution: Some(resolution) }))
     }
 
-    /// The sources with the lines of their windows; readings in place of windows whose lines are not those that readings up to `bound_ns` apart have.
+    /// Replaces windows whose lines are not those of readings up to `bound_ns` apart by readings.
     fn with_lines(
         &self,
         sources: Vec<TierScanSource>,
@@ -154,7 +154,7 @@ impl Snapshot {
                 Some((tier, _)) => self.open(tier)?.and_then(|opened| opened.drawn(path)),
                 None => None,
             };
-            // Where a neighbour decides whether there is a hole, another block's reading could be that neighbour.
+            // If a neighbour decides whether there is a hole, it may be a reading of another block.
             match drawn.filter(|drawn| drawn.fits(bound_ns) && (!drawn.beyond || stands_alone(at))) {
                 Some(_) => all.push(TierScanSource { lined: true, ..source }),
                 None => all.extend(readings_and_windows(source)),
@@ -163,7 +163,7 @@ impl Snapshot {
         Ok(all)
     }
 
-    /// The blocks that have readings or windows of the sensor.
+    /// The blocks with readings or windows of the sensor.
     pub(super) fn sources(
         &self,
         path: &str,
@@ -175,7 +175,7 @@ impl Snapshot {
         let touches =
             |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
         let mut sources: Vec<TierScanSource> = Vec::new();
-        // The tier of each block that hides least, of several the coarsest; all of them divide the resolution.
+        // For each block the tier that hides least, of several the coarsest; all of them divide the resolution.
         let mut best: Vec<TierCandidate> = Vec::new();
         for tier in self.view.tiers.iter().filter(|tier| touches(tier)) {
             let Some(TierSource { block, resolution_ns }) = tier.record.tier else { continue };
@@ -197,7 +197,7 @@ impl Snapshot {
             let source = self.tiered(path, tier, resolution_ns, raw, (from, to, raw_cut))?;
             let is_there = source.is_some();
             match source {
-                // Something of its windows has been deleted: the readings are exact, as far as they are there.
+                // A deletion affects its windows: the readings are exact, as far as they exist.
                 Some(source) if source.is_cut_from_readings_on(path) => {
                     sources.extend(readings_and_windows(source));
                 }
@@ -222,7 +222,7 @@ impl Snapshot {
         Ok(sources)
     }
 
-    /// Whether a block's readings of a sensor that are shown begin at or before `time`.
+    /// Whether the visible readings of a sensor in a block begin at or before `time`.
     fn shows_more(&self, raw: Option<&Arc<Block>>, path: &str, time: i64, raw_cut: i64) -> Result<bool, StoreError> {
         let Some(block) = raw else { return Ok(false) };
         Ok(self.found_in(block, path)?.is_some_and(|found| found.first_time.max(raw_cut) <= time))
@@ -259,7 +259,7 @@ impl Snapshot {
     }
 }
 
-/// A source whose windows are not those of its readings: its readings as far as they are there, and its windows before them.
+/// A source whose windows do not match its readings: its readings as far as they exist, and its windows before them.
 fn readings_and_windows(source: TierScanSource) -> impl Iterator<Item = TierScanSource> {
     let TierScanSource { raw, rows, tier, lined, span } = source;
     let Some(tier) = tier else {
@@ -275,7 +275,7 @@ fn readings_and_windows(source: TierScanSource) -> impl Iterator<Item = TierScan
     [before, readings].into_iter().flatten()
 }
 
-/// One sensor's answer on its way.
+/// A running scan of one sensor.
 struct TierScan<S> {
     snapshot: S,
     path: Arc<str>,
@@ -290,7 +290,7 @@ impl<S: Deref<Target = Snapshot>> TierScan<S> {
             PlanStep::Merged { lo, hi } => self.all_readings(lo, hi),
             PlanStep::Windows { source, lo, hi } => match self.windows(source, lo, hi, self.sources[source].lined)? {
                 Some(windows) => Ok(one(windows)),
-                // The tier is damaged: its readings, where they are there.
+                // The tier is damaged: use the readings, if they exist.
                 None if self.sources[source].span.raw_from <= lo => self.readings(&[source], lo, hi),
                 None => {
                     self.missing(lo, hi);
@@ -301,7 +301,7 @@ impl<S: Deref<Target = Snapshot>> TierScan<S> {
                 let (from, to) = (Timestamp(lo), Timestamp(hi));
                 if !alone {
                     self.snapshot.note(format!(
-                        "readings of {from} to {to} came late to windows whose readings are gone (retention); those of them that the windows do not hold are left out"
+                        "readings of {from} to {to} arrived after retention had dropped the readings of their windows; those that the windows do not contain are left out"
                     ));
                 }
                 if sources.len() > 1 {
@@ -332,13 +332,13 @@ impl<S: Deref<Target = Snapshot>> TierScan<S> {
         ));
     }
 
-    /// The windows of one source that begin in the range; `None` when the tier is damaged.
+    /// The windows of one source that begin in the range; `None` if the tier is damaged.
     fn windows(&self, source: usize, lo: i64, hi: i64, lined: bool) -> Result<Option<TierWindows>, StoreError> {
         let source = &self.sources[source];
         let Some((tier, entry)) = &source.tier else { return Ok(None) };
         let Some(opened) = self.snapshot.open(tier)? else { return Ok(None) };
         let hi = hi.min(source.span.last.saturating_add(1));
-        // A source that is shown from the middle on begins with a whole window.
+        // A source that is partly hidden begins with a whole window.
         let hidden = if entry.first_time < source.span.first { source.span.first } else { lo };
         let read = || -> Result<TierWindows, StoreError> {
             let mut reader = RowReader::new(opened.clone(), Some(self.snapshot.source().files.cache().clone()));
@@ -414,8 +414,8 @@ fn one(windows: TierWindows) -> ScanPartIter {
     Box::new((!windows.is_empty()).then_some(Ok(ScanPart::Windows(windows))).into_iter())
 }
 
-/// Windows of several sources in the order of their times, each row alone. Of rows of one window that begin or end with the same reading, as those of readings that were imported twice
-/// do, the one with most readings. Each source says whether its lines count.
+/// Merges windows of several sources in the order of their times, each row alone. Of rows of one window that begin or end with the same reading, as
+/// after a repeated import, the one with most readings is used. Each source says whether its lines count.
 fn each_once(parts: Vec<(bool, TierWindows)>) -> Vec<TierWindows> {
     let mut rows = Vec::new();
     for (source, (lined, part)) in parts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Writes tier files: as many as there are resolutions, beside the block that they are made from.
+//! Writes tier files: one for each resolution, beside the block that they are made from.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,12 +33,12 @@ use crate::{StoreConfig, StoreError};
 /// The columns after `sensor`.
 const COLUMNS: [&str; 12] =
     ["time", "min", "max", "sum", "count", "first", "last", "first_after", "last_after", "covered", "uneven", "edges"];
-/// So many of them are those of a file without lines.
+/// The first this many are the columns of a file without lines.
 const COLUMNS_WITHOUT_LINES: usize = 7;
-/// What is less of an area, as a part of it, is what adding it up has rounded.
+/// A smaller part of an area is only rounding of the addition.
 const ROUNDED: f64 = 1e-14;
 
-/// The same in Parquet's words.
+/// The columns of lines as a Parquet schema.
 const LINES: &str = "REQUIRED INT64 first_after; REQUIRED INT64 last_after; REQUIRED INT64 covered; REQUIRED DOUBLE uneven; REQUIRED INT64 edges;";
 
 /// Writes the tiers of blocks.
@@ -49,7 +49,7 @@ pub(crate) struct Downsampler {
 }
 
 impl Downsampler {
-    pub fn new(config: Arc<StoreConfig>, drafts: Arc<DraftDirectory>, sensors: Arc<SensorIndex>) -> Self {
+    pub(crate) fn new(config: Arc<StoreConfig>, drafts: Arc<DraftDirectory>, sensors: Arc<SensorIndex>) -> Self {
         Self { config, drafts, sensors }
     }
 
@@ -107,7 +107,7 @@ impl<'a> TierDrafts<'a> {
         Ok(drafts)
     }
 
-    /// The next readings of the sensor at hand, which is `path`.
+    /// Adds the next readings of the current sensor, `path`.
     pub fn push(&mut self, path: &str, times: &[i64], column: &Column) {
         let (Some(first), Some(last)) = (times.first(), times.last()) else { return };
         if self.files.is_empty() {
@@ -120,7 +120,7 @@ impl<'a> TierDrafts<'a> {
         self.builder.push(times, column);
     }
 
-    /// The sensor at hand was `path`, and the next begins.
+    /// Ends the current sensor, `path`.
     pub fn end_sensor(&mut self, path: &str) -> std::result::Result<(), StoreError> {
         let Some(range) = self.range.take() else { return Ok(()) };
         let windows = self.builder.finish();
@@ -132,7 +132,7 @@ impl<'a> TierDrafts<'a> {
         Ok(())
     }
 
-    /// Writes what is left. After an error nothing of it stays.
+    /// Writes the rest and syncs the files. After an error they are removed.
     pub fn finish(mut self) -> std::result::Result<Vec<FinishedBlock>, StoreError> {
         let mut finished: Vec<FinishedBlock> = Vec::new();
         while !self.files.is_empty() {
@@ -198,12 +198,12 @@ pub(super) struct TierWriter {
     lines: Option<WindowLinesWriter>,
 }
 
-/// The row group being filled.
+/// The row group that is being filled.
 struct TierRowGroup {
     sensor: SensorColumn,
     columns: Vec<(ColumnWriter<'static>, ChunkBytes)>,
     rows: u64,
-    /// Windows that wait until they are a page: most sensors have few.
+    /// Windows that are gathered to a page: most sensors have few.
     waiting: Option<TierWindows>,
 }
 
@@ -251,7 +251,7 @@ impl TierWriter {
         new().map_err(|error| fault("creating", path, error))
     }
 
-    /// All windows of one sensor, whose readings in the block are from `range.0` to `range.1`.
+    /// Writes all windows of one sensor, whose readings in the block are from `range.0` to `range.1`.
     pub(super) fn push(
         &mut self,
         sensor: &str,
@@ -263,7 +263,7 @@ impl TierWriter {
         self.push_rows(sensor, windows).map_err(|error| fault("writing", &self.path, error))
     }
 
-    /// Notes so many rows of a sensor.
+    /// Notes rows of a sensor.
     fn begin(&mut self, sensor: &str, rows: u64, range: (i64, i64), drawn: Option<LineSpacings>) {
         let is_new = self.index.push(sensor, rows, range);
         if let (Some(lines), true) = (&mut self.lines, is_new) {
@@ -284,7 +284,7 @@ impl TierWriter {
         Ok(())
     }
 
-    /// Windows of another file; further calls with the same path go on with it. `cut` says whether some before them are left out.
+    /// Copies windows of another file; further calls with the same path continue. `cut` says whether windows before them are left out.
     pub(super) fn copy(
         &mut self,
         reader: &mut RowReader,
@@ -369,7 +369,7 @@ impl TierRowGroup {
         if waiting.len() >= PAGE_ROWS { self.flush() } else { Ok(()) }
     }
 
-    /// Gives to the library what waits.
+    /// Passes the gathered windows to the library.
     fn flush(&mut self) -> Result<()> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
         match &mut waiting {
@@ -392,7 +392,7 @@ impl TierRowGroup {
         Ok(())
     }
 
-    /// The columns of the lines, where the file has them.
+    /// Writes the columns of the lines, if the file has them.
     fn lines<T: Copy>(&mut self, rows: &WindowColumns<T>, float: impl Fn(T) -> f64) -> Result<()> {
         if self.columns.len() == COLUMNS_WITHOUT_LINES {
             return Ok(());

@@ -177,7 +177,7 @@ impl Engine {
             if std::mem::replace(&mut settings, set) != set {
                 self.sensor_file.keep_up();
             }
-            self.newest.forget(self.config.live.duration(), Instant::now());
+            self.newest.remove_silent(self.config.live.duration(), Instant::now());
         }
     }
 

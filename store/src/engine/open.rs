@@ -380,7 +380,7 @@ fn refuse_lost_catalogue(disk: &dyn Disk, paths: &StorePaths) -> Result<(), Stor
     }
     found.map_or(Ok(()), |file| {
         let reason = format!(
-            "it is missing, yet there are readings such as {}; bring it back, or move journal/ and blocks/ elsewhere to start with an empty store",
+            "it is missing, yet there are readings such as {}; restore it, or move journal/ and blocks/ elsewhere to start with an empty store",
             file.display()
         );
         Err(StoreError::damaged(&paths.catalogue, reason))

@@ -90,12 +90,12 @@ impl SensorExpiry {
             let known = self.sensors.read();
             (known.next_number(), known.left_by(&sensors, &schemas))
         };
-        if let Err(error) = self.catalogue.forget(&sensors, &schemas, &left, next) {
+        if let Err(error) = self.catalogue.remove_sensors(&sensors, &schemas, &left, next) {
             // The transaction may still have committed. Readings of these sensors that were appended before this is known would belong to no
             // sensor.
             self.gate.fail();
             if let Err(again) = self.files.reload(&mut commit_state) {
-                tracing::warn!(%again, "whether sensors are forgotten is not known; readings are refused until it is");
+                tracing::warn!(%again, "it is not known whether the expiry committed; readings are refused until it is");
             }
             return Err(error);
         }
@@ -104,7 +104,7 @@ impl SensorExpiry {
         let count = sensors.len() as u64;
         add(&self.counters.sensors_expired, count);
         add(&self.counters.schemas_expired, schemas.len() as u64);
-        tracing::info!(sensors = count, schemas = schemas.len(), "forgotten: nothing of them is stored any more");
+        tracing::info!(sensors = count, schemas = schemas.len(), "sensors expired: none of their readings is stored");
         Ok(count)
     }
 

@@ -58,17 +58,16 @@ pub(crate) struct FileSet {
 type RemovedFiles = Vec<(u64, PathBuf)>;
 
 impl FileSet {
-    pub fn new(parts: FileSetParts, view: StoreView, sealed: StoredBatches, imports: Imports) -> Self {
+    pub(crate) fn new(parts: FileSetParts, view: StoreView, sealed: StoredBatches, imports: Imports) -> Self {
         let commit_state = CommitState { sealed, imports, attempted: Vec::new() };
         Self { parts, view: RwLock::new(Arc::new(view)), commit_state: Mutex::new(commit_state) }
     }
 
-    /// What counts now.
-    pub fn view(&self) -> Arc<StoreView> {
+    pub(crate) fn view(&self) -> Arc<StoreView> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn change_view(&self, change: impl FnOnce(&mut StoreView)) {
+    pub(crate) fn change_view(&self, change: impl FnOnce(&mut StoreView)) {
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let mut next = StoreView::clone(&view);
         change(&mut next);
@@ -82,7 +81,7 @@ impl FileSet {
         (view.blocks.len() as u64, bytes)
     }
 
-    pub fn cache(&self) -> &Arc<BlockCache> {
+    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
         &self.parts.cache
     }
 
@@ -154,7 +153,7 @@ impl FileSet {
             }
         });
         for block in replaced {
-            self.parts.cache.forget(block.record.id);
+            self.parts.cache.remove(block.record.id);
             block.remove_when_unused();
         }
         Ok(true)
@@ -249,7 +248,7 @@ impl FileSet {
             });
         });
         for block in dropped {
-            self.parts.cache.forget(block.record.id);
+            self.parts.cache.remove(block.record.id);
             block.remove_when_unused();
         }
         for record in std::mem::take(&mut commit_state.attempted) {

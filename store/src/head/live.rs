@@ -14,7 +14,7 @@ use crate::head::readings::LiveReadings;
 use crate::ranges::BatchKey;
 use crate::segment::{SegmentSize, SegmentSummary, SyncedLength};
 
-/// A durable batch.
+/// A durable batch of one group.
 #[derive(Debug, Clone)]
 pub struct LiveBatch {
     pub schema: Schema,
@@ -23,14 +23,12 @@ pub struct LiveBatch {
     pub agent: Arc<str>,
     /// Start of the agent's process, ns since the Unix epoch.
     pub boot: u64,
-    /// Its sequence number.
     pub seq: u64,
     /// The configured interval, ns.
     pub interval_ns: u64,
     pub samples: usize,
     /// The smallest time, ns since the Unix epoch.
     pub first_time: i64,
-    /// The largest time.
     pub last_time: i64,
     /// Its number of arrival since the store was opened.
     pub(crate) arrival: u64,
@@ -192,17 +190,16 @@ impl NewestBatches {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(schema).map(|(batch, _)| batch.clone())
     }
 
-    /// Removes one group.
-    pub fn remove(&self, schema: &SchemaHash) {
+    pub(crate) fn remove(&self, schema: &SchemaHash) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(schema);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Removes groups that have been silent for `age`.
-    pub fn forget(&self, age: Duration, now: Instant) {
+    pub fn remove_silent(&self, age: Duration, now: Instant) {
         let mut newest = self.0.write().unwrap_or_else(PoisonError::into_inner);
         newest.retain(|_, (_, at)| now.saturating_duration_since(*at) < age);
     }

@@ -30,7 +30,7 @@ use crate::retention_policy::PolicyInForce;
 use crate::scan::TimeOrder;
 use crate::sensors::file::SensorFile;
 use crate::sensors::reading::{SchemalessSensor, check_source};
-use crate::sensors::{HEARD_SENSORS, SensorIndex};
+use crate::sensors::{NEWEST_TIMES_SENSORS, SensorIndex};
 use crate::stats::{Counters, add};
 use crate::time::DAY_NS;
 use crate::work::WorkSignal;
@@ -43,7 +43,6 @@ const ID_BYTES_MAX: usize = 64;
 /// A part of more days than this is written as blocks of single days only if each has [`DAY_ROWS_MIN`] readings on average: a few large files of
 /// several days are better than very many small ones.
 const DAYS_FEW: usize = 8;
-/// See [`DAYS_FEW`].
 const DAY_ROWS_MIN: usize = 16_384;
 /// Above this number of sensors, an import invalidates cached results by its times alone.
 const CHANGED_SENSORS_MAX: usize = 4_096;
@@ -99,7 +98,7 @@ pub(crate) struct Importer {
 }
 
 impl Importer {
-    pub fn import(
+    pub(crate) fn import(
         &self,
         id: &str,
         part: u64,
@@ -132,7 +131,7 @@ impl Importer {
         Ok(ImportReport { duplicate: false, readings: rows as u64, past_retention })
     }
 
-    pub fn import_state(&self, id: &str) -> Result<ImportState, StoreError> {
+    pub(crate) fn import_state(&self, id: &str) -> Result<ImportState, StoreError> {
         Ok(self.files.reconcile()?.imports.state(id))
     }
 
@@ -210,7 +209,7 @@ impl Importer {
                 return Err(error);
             }
         };
-        let (known, forgotten) = commit_state.imports.with(id, part, rows);
+        let (known, dropped) = commit_state.imports.with(id, part, rows);
         drop(commit_state);
         self.rank(&mut finished);
         let mut last: HashMap<u32, i64> = HashMap::new();
@@ -219,13 +218,13 @@ impl Importer {
         }
         let newest_times = {
             let sensors = self.sensors.read();
-            let chunks: BTreeSet<u32> = last.keys().map(|id| id / HEARD_SENSORS).collect();
+            let chunks: BTreeSet<u32> = last.keys().map(|id| id / NEWEST_TIMES_SENSORS).collect();
             chunks.into_iter().map(|chunk| (chunk, sensors.newest_times_with(chunk, &last))).collect()
         };
         let change = CatalogueChange {
             newest_times,
             import: Some((id.to_owned(), known.clone())),
-            forgotten_imports: forgotten.clone(),
+            dropped_imports: dropped.clone(),
             ..CatalogueChange::default()
         };
         let span = span(&finished);
@@ -243,7 +242,7 @@ impl Importer {
         }
         {
             let mut commit_state = self.files.commit_state();
-            forgotten.iter().for_each(|id| commit_state.imports.forget(id));
+            dropped.iter().for_each(|id| commit_state.imports.remove(id));
             commit_state.imports.set(id, known);
         }
         add(&self.counters.imported_parts, 1);
@@ -270,14 +269,14 @@ fn check(id: &str, series: &mut Vec<ImportSeries>) -> Result<usize, StoreError> 
         one.sensor.check()?;
         let refuse = |why: &str| Err(StoreError::Payload(format!("readings of {}: {why}", one.sensor.path)));
         if one.times.len() != one.column.len() {
-            return refuse("there are not as many values as times");
+            return refuse("the number of values is not the number of times");
         }
         if !one.times.is_sorted_by(|a, b| a < b) {
             return refuse("each time must be after the one before");
         }
     }
     if let Some(twice) = series.windows(2).find(|pair| pair[0].sensor.path == pair[1].sensor.path) {
-        return Err(StoreError::Payload(format!("{} is there twice; join its readings", twice[0].sensor.path)));
+        return Err(StoreError::Payload(format!("{} occurs twice; join its readings", twice[0].sensor.path)));
     }
     let rows = series.iter().map(|one| one.times.len()).sum();
     if rows > IMPORT_ROWS_MAX {

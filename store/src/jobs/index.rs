@@ -1,48 +1,48 @@
-//! What is in memory of each allocation: enough to list, filter and find jobs, and to say whose they are, without the disk.
+//! The index of allocations in memory: enough to list, filter and find jobs, and to decide who may see them.
 //!
-//! About 300 bytes an allocation and 100 for each text that is new (a job's id, a job's name); the example `million_jobs` measures it.
+//! About 300 bytes an allocation and 100 for each new text (a job's id, a job's name); the example `million_jobs` measures it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
 
-/// The number of a text that is not there.
+/// Stands for no text.
 pub(super) const NONE: u32 = u32::MAX;
-/// `to` of an allocation that runs.
+/// `to` of a running allocation.
 pub(super) const RUNNING: i64 = i64::MAX;
-/// Allocations of one job are of one run if none begins later than this after all earlier ones ended: 10 s. Nodes begin and end a job at slightly
-/// different times, and their clocks differ.
+/// The allocations of a job belong to one run if none begins more than this after all earlier ones ended: 10 s. Nodes begin and end a job at
+/// slightly different times, and their clocks differ.
 const RUN_GAP_NS: i64 = 10_000_000_000;
-/// The metric that the list shows the sum of.
+/// The metric whose sum the list shows.
 const CPU: &str = "cpu/usage";
-/// The metric that the list shows the greatest of.
+/// The metric whose maximum the list shows.
 const MEMORY: &str = "memory/peak";
 
-/// Which allocation; in the order of time.
+/// Identifies an allocation; ordered by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AllocationKey {
     pub from: i64,
     pub job: u32,
     pub node: u32,
     pub manager: u32,
-    /// Who the path of its cgroup says it is of; a text, often empty.
+    /// The owner that the path of its cgroup names; often empty.
     pub owner: u32,
 }
 
 impl AllocationKey {
-    /// What is before all allocations that begin then.
+    /// The lowest key of allocations that begin at this time.
     pub fn first(from: i64) -> Self {
         Self { from, job: 0, node: 0, manager: 0, owner: 0 }
     }
 
-    /// What is after them.
+    /// The highest key of these.
     pub fn last(from: i64) -> Self {
         Self { from, job: NONE, node: NONE, manager: NONE, owner: NONE }
     }
 }
 
-/// What is known of it here. Numbers are of texts.
+/// The indexed fields of an allocation. Texts are numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct AllocationEntry {
     pub to: i64,
@@ -55,13 +55,13 @@ pub(super) struct AllocationEntry {
     pub account: u32,
     pub partition: u32,
     pub name: u32,
-    /// CPU seconds; NaN when not known.
+    /// CPU seconds; NaN if unknown.
     pub cpu_s: f64,
-    /// The memory's peak, in bytes; NaN when not known.
+    /// Peak of memory, in bytes; NaN if unknown.
     pub memory: f64,
 }
 
-/// Texts by number, each once.
+/// Texts with numbers, each once.
 #[derive(Debug, Default)]
 pub(super) struct TextInterner {
     numbers: HashMap<Arc<str>, u32>,
@@ -69,7 +69,7 @@ pub(super) struct TextInterner {
 }
 
 impl TextInterner {
-    /// Its number, if it is known.
+    /// The number of a text, if it has one.
     pub fn find(&self, text: &str) -> Option<u32> {
         self.numbers.get(text).copied()
     }
@@ -94,13 +94,13 @@ impl TextInterner {
         self.texts.get(number as usize)
     }
 
-    /// The same for a number that stands in an entry and is not [`NONE`].
+    /// The same for a number that is not [`NONE`].
     pub fn text(&self, number: u32) -> &str {
         self.get(number).map_or("", |text| text)
     }
 }
 
-/// Allocations of one job that run together.
+/// A run of a job.
 struct AllocationRun {
     keys: Vec<AllocationKey>,
     nodes: HashSet<u32>,
@@ -114,7 +114,7 @@ impl AllocationRun {
         Self { keys: vec![*key], nodes: HashSet::from([key.node]), end: i64::MIN, user: NONE, uid: NONE }
     }
 
-    /// Whether an allocation can be of the same user: by name, else by uid, where both are known.
+    /// Whether an allocation may have the same user: by name, else by uid, if both are known.
     fn may_be_of(&self, entry: &AllocationEntry) -> bool {
         match (self.user, entry.user, self.uid, entry.uid) {
             (NONE, _, NONE, _) | (_, NONE, _, NONE) => true,
@@ -123,7 +123,7 @@ impl AllocationRun {
         }
     }
 
-    /// Takes an allocation that begins soon enough and on another node.
+    /// Adds an allocation that begins soon enough and on another node.
     fn takes(&mut self, key: &AllocationKey) -> bool {
         let fits = key.from <= self.end.saturating_add(RUN_GAP_NS) && self.nodes.insert(key.node);
         if fits {
@@ -133,27 +133,26 @@ impl AllocationRun {
     }
 }
 
-/// The allocations of all jobs in memory.
+/// The allocations of all jobs.
 #[derive(Debug, Default)]
 pub(super) struct AllocationIndex {
     pub texts: TextInterner,
     pub order: BTreeMap<AllocationKey, AllocationEntry>,
     /// (job, manager, from, node, owner) of each.
     by_job: BTreeSet<(u32, u32, i64, u32, u32)>,
-    /// (level or other id, job), where that is not the job's id.
+    /// (level or other id, job), if it differs from the job's id.
     aliases: BTreeSet<(u32, u32)>,
-    /// (level, prefix, user) -> of how many allocations: whose sensors below a job's level are.
+    /// (level, prefix, user) -> number of allocations: who may see the sensors below a job's level.
     owners: BTreeMap<(u32, u32, u32), u32>,
     removed: usize,
 }
 
 impl AllocationIndex {
-    /// How many allocations there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// The allocation of a record, if it is known.
+    /// The allocation of a record, if it is indexed.
     pub fn key(&self, record: &JobRecord) -> Option<AllocationKey> {
         Some(AllocationKey {
             from: record.from,
@@ -164,13 +163,13 @@ impl AllocationIndex {
         })
     }
 
-    /// Its revision, and whether it has ended, if it is known.
+    /// Revision of a record, and whether it has ended, if it is indexed.
     pub fn revision(&self, record: &JobRecord) -> Option<(u64, bool)> {
         let entry = self.order.get(&self.key(record)?)?;
         Some((entry.revision, entry.to != RUNNING))
     }
 
-    /// Takes a record in place of any earlier one of its allocation. Whether who may see what can be another now.
+    /// Adds a record or replaces the earlier one of its allocation. Returns whether the answer of [`AllocationIndex::sees`] may have changed.
     pub fn put(&mut self, record: &JobRecord) -> bool {
         let texts = &mut self.texts;
         let total = |name: &str| record.totals.get(name).copied().unwrap_or(f64::NAN);
@@ -214,8 +213,7 @@ impl AllocationIndex {
             .is_none_or(|before| (before.user, before.level, before.prefix) != (entry.user, entry.level, entry.prefix))
     }
 
-    /// Removes an allocation and texts without further use.
-    pub fn remove(&mut self, key: &AllocationKey) {
+    pub(crate) fn remove(&mut self, key: &AllocationKey) {
         if let Some(entry) = self.order.remove(key) {
             self.disown(&entry);
             self.by_job.remove(&(key.job, key.manager, key.from, key.node, key.owner));
@@ -223,7 +221,7 @@ impl AllocationIndex {
         }
     }
 
-    /// Lets texts and other ids go that nobody has any more, when there are many of them. Keys from before mean nothing afterwards.
+    /// Removes unused texts and other ids, if there are many. Earlier keys are invalid afterwards.
     pub fn tidy(&mut self) {
         if self.removed > self.order.len() {
             self.rebuild();
@@ -268,7 +266,7 @@ impl AllocationIndex {
         }
     }
 
-    /// The jobs that an id, a level or another id is of: numbers of their ids.
+    /// The jobs with this id, level or other id: numbers of their ids.
     pub fn find(&self, id: &str) -> Vec<u32> {
         let Some(number) = self.texts.find(id) else { return Vec::new() };
         let mut jobs: Vec<u32> = self.aliases.range((number, 0)..=(number, NONE)).map(|(_, job)| *job).collect();
@@ -286,11 +284,11 @@ impl AllocationIndex {
         )
     }
 
-    /// The runs of a job: an id may be used again, and a job may be begun again. Each run is of one manager and one user and has a node once;
-    /// the allocations that `count` are looked at alone. What is of nobody known is of the run before it.
+    /// The runs of a job: an id may be used again, and a job may start again. Each run has one manager, one user, and each node once. Only
+    /// allocations for which `count` returns true are considered. One without a known user belongs to the run before it.
     pub fn runs(&self, job: u32, count: impl Fn(&AllocationEntry) -> bool) -> Vec<Vec<AllocationKey>> {
         let mut runs: Vec<AllocationRun> = Vec::new();
-        // The last run of a manager, and of each user of it by name and by uid.
+        // The last run of each manager, and of each of its users by name and by uid.
         let (mut manager, mut last, mut last_of) = (NONE, None, HashMap::new());
         for (key, entry) in self.of_job(job).filter(|(_, entry)| count(entry)) {
             if key.manager != manager {
@@ -320,8 +318,8 @@ impl AllocationIndex {
         runs.into_iter().map(|run| run.keys).collect()
     }
 
-    /// Whether a user may see a sensor: one of no job, or of a job on that node that is known to be theirs. Where a level was a job of somebody else
-    /// too, both jobs' readings have the same names, and neither user sees them.
+    /// Whether a user may see a sensor: those of no job, and those of a job on that node that is known to be theirs. If a level was also a job of
+    /// another user, both jobs' readings have the same names, and neither user may see them.
     pub fn sees(&self, user: &str, path: &str) -> bool {
         let mut is_of_a_job = false;
         for (at, _) in path.match_indices(LEVEL) {
@@ -339,7 +337,7 @@ impl AllocationIndex {
     }
 }
 
-/// What stands between an agent's prefix and a job's level.
+/// The part of a path between an agent's prefix and a job's level.
 const LEVEL: &str = "/job/";
 
 #[cfg(test)]

@@ -20,7 +20,6 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 pub enum JobState {
     /// On at least one node.
     Running,
-    /// On no node.
     Ended,
 }
 
@@ -75,7 +74,6 @@ pub struct JobRow {
     pub partition: Option<String>,
     /// Whether it runs on any node.
     pub state: JobState,
-    /// Number of nodes.
     pub nodes: usize,
     /// The first of the nodes.
     pub node_names: Vec<String>,

@@ -106,7 +106,7 @@ impl Jobs {
         if let Some(path) = found.moved_to {
             index = AllocationIndex::default();
             found.damaged = vec![format!(
-                "all jobs: jobs.redb is no database any more; it is kept as {}, and a new one begins",
+                "all jobs: jobs.redb is not a database; it was moved to {}, and a new one begins",
                 path.display()
             )];
         }
@@ -194,7 +194,7 @@ fn check_times(record: &JobRecord, config: &StoreConfig) -> Result<(), StoreErro
         if let Some(time) = time.filter(|time| !(first..=last).contains(time)) {
             let (time, first, last) = (Timestamp(time), Timestamp(first), Timestamp(last));
             let reason = format!(
-                "`{what}` is {time}, and {first} to {last} is taken; check the clock of the node, or see store.past_max and store.future_max"
+                "`{what}` is {time}, allowed is {first} to {last}; check the clock of the node, or see store.past_max and store.future_max"
             );
             return Err(StoreError::Payload(reason));
         }
@@ -224,7 +224,7 @@ fn check(record: &JobRecord) -> Result<(), StoreError> {
 }
 
 impl Jobs {
-    pub fn put(&self, records: Vec<JobRecord>, done: AppendCallback) {
+    pub(crate) fn put(&self, records: Vec<JobRecord>, done: AppendCallback) {
         let mut encoded = Vec::with_capacity(records.len());
         for record in records {
             let checked = check(&record).and_then(|()| check_times(&record, &self.config));
@@ -237,11 +237,11 @@ impl Jobs {
         self.queue.push(encoded, done);
     }
 
-    pub fn list(&self, filter: &JobFilter) -> JobList {
+    pub(crate) fn list(&self, filter: &JobFilter) -> JobList {
         list::list(&self.index(), filter)
     }
 
-    pub fn allocations(&self, id: &str) -> Vec<JobAllocation> {
+    pub(crate) fn allocations(&self, id: &str) -> Vec<JobAllocation> {
         let index = self.index();
         let mut all = Vec::new();
         for (key, entry) in index.find(id).into_iter().flat_map(|job| index.of_job(job)) {
@@ -259,7 +259,7 @@ impl Jobs {
         all
     }
 
-    pub fn find(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobSearchResult> {
+    pub(crate) fn find(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobSearchResult> {
         let index = self.index();
         let all = list::runs_of(&index, id, only_user);
         let begun = |run: &&Vec<AllocationKey>| run.iter().any(|key| at.is_none_or(|at| key.from <= at));
@@ -273,7 +273,7 @@ impl Jobs {
         Some(JobSearchResult { row: list::row(&index, chosen), runs: runs.collect(), names })
     }
 
-    pub fn records(
+    pub(crate) fn records(
         &self,
         job: &JobSearchResult,
         mut take: impl FnMut(JobRecord) -> io::Result<()>,
@@ -293,7 +293,7 @@ impl Jobs {
         Ok(read.map(|()| damaged))
     }
 
-    pub fn records_on(
+    pub(crate) fn records_on(
         &self,
         nodes: &HashSet<&str>,
         (from, to): (i64, i64),
@@ -321,16 +321,16 @@ impl Jobs {
         Ok(read.map(|()| damaged).ok())
     }
 
-    pub fn sees(&self, user: &str, path: &str) -> bool {
+    pub(crate) fn sees(&self, user: &str, path: &str) -> bool {
         self.index().sees(user, path)
     }
 
-    pub fn retain_seen(&self, user: &str, sensors: &mut Vec<crate::SensorInfo>) {
+    pub(crate) fn retain_seen(&self, user: &str, sensors: &mut Vec<crate::SensorInfo>) {
         let index = self.index();
         sensors.retain(|sensor| index.sees(user, &sensor.path));
     }
 
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
     }
 }

@@ -51,7 +51,6 @@ pub(super) fn node_of_owner(node: &str, owner: &str) -> String {
     format!("{node}\0{owner}")
 }
 
-/// Encodes a record.
 pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
     let refuse = |error: serde_json::Error| StoreError::Payload(error.to_string());
     let mut json = serde_json::to_value(record).map_err(refuse)?;

@@ -30,7 +30,6 @@ use crate::stats::{Counters, add};
 /// A block is rewritten when at least this part of its rows has expired.
 const EXPIRED_PART: u64 = 4;
 
-/// Applies the retention.
 pub(crate) struct Retention {
     pub config: Arc<StoreConfig>,
     pub files: Arc<FileSet>,
@@ -193,11 +192,11 @@ impl Retention {
         if self.files.publish(&finished, &inputs, CatalogueChange { relink, ..CatalogueChange::default() })? {
             if let Err(error) = self.results.changed(record.first_time, record.last_time, None) {
                 // On failure the invalidation stays pending and is applied before a cached result is used.
-                tracing::warn!(%error, "kept results cannot be removed; tried again");
+                tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
             }
             add(&self.counters.retention_rows, rows);
             add(&self.counters.retention_rewritten_bytes, bytes);
-            tracing::info!(block = %block.path.display(), rows, "readings out of retention taken out of a block");
+            tracing::info!(block = %block.path.display(), rows, "expired readings removed from a block");
         }
         Ok(())
     }

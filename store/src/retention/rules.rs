@@ -1,7 +1,7 @@
 //! Rules of retention that are set while the store is open, beside those of its configuration.
 //!
-//! They are kept in the registry under the kind [`KIND`], with the pattern as the key. What is set comes before what is configured, and what was set
-//! later before what was set earlier: the last word about a sensor counts.
+//! The registry stores them under the kind [`KIND`], with the pattern as the key. A rule that is set comes before those of the configuration, and a
+//! later one before an earlier one: the latest that matches a sensor counts.
 
 use std::sync::Arc;
 
@@ -82,11 +82,11 @@ pub(crate) struct RetentionRules {
 }
 
 impl RetentionRules {
-    pub fn retention_rules(&self) -> Vec<RuleInForce> {
+    pub(crate) fn retention_rules(&self) -> Vec<RuleInForce> {
         in_force(&self.config, &self.registry)
     }
 
-    pub fn set_retention(
+    pub(crate) fn set_retention(
         &self,
         pattern: &Pattern,
         keep: Option<Interval>,
@@ -96,7 +96,7 @@ impl RetentionRules {
         self.set_retention_rule(&RetentionRule { pattern: pattern.clone(), raw: keep, tiers: Vec::new() }, who, at)
     }
 
-    pub fn set_retention_rule(&self, rule: &RetentionRule, who: &str, at: i64) -> Result<(), StoreError> {
+    pub(crate) fn set_retention_rule(&self, rule: &RetentionRule, who: &str, at: i64) -> Result<(), StoreError> {
         rule.check(&self.config.tiers)?;
         let set = self.registry.all(KIND);
         if set.len() >= RETENTION_RULES_MAX && !set.iter().any(|entry| entry.key == rule.pattern.as_str()) {
@@ -110,7 +110,7 @@ impl RetentionRules {
         Ok(())
     }
 
-    pub fn unset_retention(&self, pattern: &str, who: &str, at: i64) -> Result<bool, StoreError> {
+    pub(crate) fn unset_retention(&self, pattern: &str, who: &str, at: i64) -> Result<bool, StoreError> {
         if self.registry.get(KIND, pattern).is_none() {
             return Ok(false);
         }

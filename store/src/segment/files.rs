@@ -19,7 +19,7 @@ pub(crate) struct SegmentFiles {
 }
 
 impl SegmentFiles {
-    pub fn new(disk: Arc<dyn Disk>, dir: PathBuf, counters: Arc<Counters>, first_new: u64) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, counters: Arc<Counters>, first_new: u64) -> Self {
         let backlog_bytes = AtomicU64::new(counters.live_bytes.load(Relaxed));
         Self { disk, dir, counters, first_new, backlog_bytes }
     }

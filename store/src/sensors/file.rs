@@ -40,7 +40,7 @@ pub(crate) struct SensorFile {
 }
 
 impl SensorFile {
-    pub fn new(disk: Arc<dyn Disk>, dir: PathBuf, sensors: Arc<SensorIndex>) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, sensors: Arc<SensorIndex>) -> Self {
         Self { disk, dir, sensors, written: AtomicU64::new(0), rest_until: Mutex::new(None) }
     }
 }

@@ -101,7 +101,6 @@ impl<'a> MatchingSensors<'a> {
         chosen
     }
 
-    /// The next match.
     fn look(&mut self, at: usize) -> Option<(Arc<str>, usize, SensorId)> {
         let near = &mut self.near[at];
         match near.next() {

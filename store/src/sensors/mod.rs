@@ -29,7 +29,7 @@ use paths::{PathIndex, order_of};
 use slots::Slots;
 
 /// The number of sensors whose newest times share an entry of the catalogue.
-pub(crate) const HEARD_SENSORS: u32 = 1024;
+pub(crate) const NEWEST_TIMES_SENSORS: u32 = 1024;
 /// Stands for a missing index.
 const NONE: u32 = u32::MAX;
 /// Stands for an index that is not looked up yet.
@@ -251,15 +251,15 @@ pub(crate) struct Sensors {
 pub(crate) struct SensorIndex(RwLock<Sensors>);
 
 impl SensorIndex {
-    pub fn new(sensors: Sensors) -> Self {
+    pub(crate) fn new(sensors: Sensors) -> Self {
         Self(RwLock::new(sensors))
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, Sensors> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Sensors> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, Sensors> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Sensors> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -587,7 +587,7 @@ impl Sensors {
     }
 
     /// Removes the newest value of a schemaless sensor from memory: it is read from the files.
-    pub fn forget_last(&mut self, id: SensorId) {
+    pub fn remove_last_value(&mut self, id: SensorId) {
         let at = self.entries.get(id.0 as usize).map(|entry| entry.schemaless as usize);
         if let Some(schemaless) = at.and_then(|at| self.schemaless.get_mut(at))
             && let NewestReading::Reading(time, _) = schemaless.last
@@ -605,15 +605,15 @@ impl Sensors {
         }
     }
 
-    /// Encodes the newest times of the sensors from `chunk * HEARD_SENSORS` on for the catalogue.
+    /// Encodes the newest times of the sensors from `chunk * NEWEST_TIMES_SENSORS` on for the catalogue.
     pub fn newest_times(&self, chunk: u32) -> Vec<u8> {
         self.newest_times_with(chunk, &HashMap::new())
     }
 
     /// The same with these times added.
     pub fn newest_times_with(&self, chunk: u32, more: &HashMap<u32, i64>) -> Vec<u8> {
-        let start = chunk as usize * HEARD_SENSORS as usize;
-        let entries = (start..start + HEARD_SENSORS as usize).map(|at| self.entries.get(at));
+        let start = chunk as usize * NEWEST_TIMES_SENSORS as usize;
+        let entries = (start..start + NEWEST_TIMES_SENSORS as usize).map(|at| self.entries.get(at));
         let (mut out, mut next, mut before) = (Vec::new(), 0, 0i64);
         for (offset, entry) in (0u64..).zip(entries) {
             let known =
@@ -631,7 +631,7 @@ impl Sensors {
     /// Decodes what [`Sensors::newest_times`] encoded; `None` if it is invalid.
     pub fn set_newest_times(&mut self, chunk: u32, bytes: &[u8]) -> Option<()> {
         let (mut at, mut time) = (0, 0i64);
-        let mut next = u64::from(chunk) * u64::from(HEARD_SENSORS);
+        let mut next = u64::from(chunk) * u64::from(NEWEST_TIMES_SENSORS);
         while at < bytes.len() {
             next = next.checked_add(get_varint(bytes, &mut at)?)?;
             let zigzag = get_varint(bytes, &mut at)?;

@@ -31,8 +31,7 @@ pub(crate) struct SchemaRegistration {
 }
 
 impl Sensors {
-    /// An empty plan.
-    pub fn plan(&self) -> RegistrationPlan {
+    pub(crate) fn plan(&self) -> RegistrationPlan {
         RegistrationPlan { staged: PathIndex::default(), next: self.next, firsts: HashMap::new() }
     }
 
@@ -64,7 +63,7 @@ impl Sensors {
         let Some(end) = end.filter(|end| *end <= SensorId::COMPUTED) else {
             let (path, next) = (schema.prefix(), plan.next);
             return Err(StoreError::Sensor(format!(
-                "registering {count} sensors below {path}: {next} numbers are given, at most {} can be; forget sensors that are gone, or begin a new store",
+                "registering {count} sensors below {path}: {next} numbers are in use, at most {} are possible; begin a new store",
                 SensorId::COMPUTED
             )));
         };

@@ -20,7 +20,6 @@ pub struct SchemalessSensor {
     pub value_type: ValueType,
     /// Raw value times scale is the quantity in `unit`. Finite and not zero.
     pub scale: f64,
-    /// May be empty.
     pub description: String,
 }
 
@@ -29,7 +28,7 @@ impl SchemalessSensor {
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let refuse = |what: String| Err(StoreError::Sensor(format!("sensor {}: {what}", self.path)));
         if !self.scale.is_finite() || self.scale == 0.0 {
-            return refuse(format!("has the scale {}; finite and not 0 wanted", self.scale));
+            return refuse(format!("has the scale {}; it must be finite and not 0", self.scale));
         }
         if self.unit.len() > UNIT_BYTES_MAX || self.unit.chars().any(char::is_control) {
             return refuse(format!("has a unit over {UNIT_BYTES_MAX} bytes or with control characters"));

@@ -24,8 +24,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// The next number.
-    pub fn next(&self) -> usize {
+    pub(crate) fn next(&self) -> usize {
         self.next
     }
 
@@ -66,8 +65,7 @@ impl<T> Slots<T> {
         self.pages.get_mut(at / PAGE)?.as_mut()?.slots.get_mut(at % PAGE)?.as_mut()
     }
 
-    /// Removes a value.
-    pub fn remove(&mut self, at: usize) -> Option<T> {
+    pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         let page = self.pages.get_mut(at / PAGE)?;
         let inner = page.as_mut()?;
         let thing = inner.slots.get_mut(at % PAGE)?.take()?;

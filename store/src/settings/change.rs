@@ -28,13 +28,13 @@ pub(crate) struct PropertySettings {
 }
 
 impl PropertySettings {
-    pub fn new(registry: Arc<Registry>, sensors: Arc<SensorIndex>, work: Arc<WorkSignal>) -> Self {
+    pub(crate) fn new(registry: Arc<Registry>, sensors: Arc<SensorIndex>, work: Arc<WorkSignal>) -> Self {
         Self { registry, sensors, work, lock: Mutex::new(()), generation: AtomicU64::new(1) }
     }
 }
 
 impl PropertySettings {
-    pub fn set_properties(
+    pub(crate) fn set_properties(
         &self,
         settings: &[SensorSetting],
         only_new: bool,
@@ -53,7 +53,7 @@ impl PropertySettings {
         Ok(report)
     }
 
-    pub fn try_properties(&self, settings: &[SensorSetting], only_new: bool) -> Result<SetReport, StoreError> {
+    pub(crate) fn try_properties(&self, settings: &[SensorSetting], only_new: bool) -> Result<SetReport, StoreError> {
         self.changes(settings, only_new).map(|(_, report)| report)
     }
 
@@ -86,7 +86,7 @@ impl PropertySettings {
         Ok((changes.into_iter().map(|(key, value)| (key, Some(value))).collect(), report))
     }
 
-    pub fn unset_properties(
+    pub(crate) fn unset_properties(
         &self,
         pattern: &Pattern,
         properties: &[Property],
@@ -107,12 +107,16 @@ impl PropertySettings {
         Ok(count)
     }
 
-    pub fn property_settings(&self) -> Vec<Arc<PropertySetting>> {
+    pub(crate) fn property_settings(&self) -> Vec<Arc<PropertySetting>> {
         let settings = self.sensors.read().settings();
         settings.all.iter().map(|(setting, _)| setting.clone()).collect()
     }
 
-    pub fn property_history(&self, pattern: Option<&Pattern>, most: usize) -> Result<Vec<PropertySetting>, StoreError> {
+    pub(crate) fn property_history(
+        &self,
+        pattern: Option<&Pattern>,
+        most: usize,
+    ) -> Result<Vec<PropertySetting>, StoreError> {
         let registry = &self.registry;
         let Some(pattern) = pattern else {
             return Ok(registry.history(KIND, None, most)?.into_iter().filter_map(PropertySetting::of).collect());
@@ -126,7 +130,7 @@ impl PropertySettings {
         Ok(found.into_iter().filter_map(PropertySetting::of).collect())
     }
 
-    pub fn explain(&self, sensors: &[SensorInfo]) -> Vec<PropertyOrigins> {
+    pub(crate) fn explain(&self, sensors: &[SensorInfo]) -> Vec<PropertyOrigins> {
         let known = self.sensors.read();
         let settings = known.settings();
         let one = |info: &SensorInfo| {
@@ -137,7 +141,7 @@ impl PropertySettings {
         sensors.iter().filter_map(one).collect()
     }
 
-    pub fn properties_generation(&self) -> u64 {
+    pub(crate) fn properties_generation(&self) -> u64 {
         self.generation.load(Relaxed)
     }
 }

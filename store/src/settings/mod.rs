@@ -288,7 +288,7 @@ impl PropertyOrigins {
         value_of(&self.info, property)
     }
 
-    /// The sender's value.
+    /// The value that the sender gave.
     pub fn sent(&self, property: Property) -> Value {
         value_of(&self.sent, property)
     }

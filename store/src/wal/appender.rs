@@ -29,7 +29,7 @@ pub(crate) struct Appender {
 }
 
 impl Appender {
-    pub fn append(&self, payload: Bytes, done: AppendCallback) {
+    pub(crate) fn append(&self, payload: Bytes, done: AppendCallback) {
         let counters = &self.counters;
         let batch = match self.check(payload) {
             Ok(batch) => batch,
@@ -68,7 +68,7 @@ impl Appender {
         live_batch(payload, schema, agent)
     }
 
-    pub fn append_room(&self) -> bool {
+    pub(crate) fn append_room(&self) -> bool {
         let (counters, config) = (&self.counters, &self.config);
         let queued = counters.queue_bytes.load(Relaxed);
         let backlog = self.segments.backlog_bytes();
@@ -76,7 +76,7 @@ impl Appender {
         queued < config.queue_bytes_max.0 && queued + live < config.live_bytes_max.0
     }
 
-    pub fn append_readings(&self, source: &str, readings: Vec<Reading>, done: AppendCallback) {
+    pub(crate) fn append_readings(&self, source: &str, readings: Vec<Reading>, done: AppendCallback) {
         let counters = &self.counters;
         if let Err(error) = self.check_readings(source, &readings) {
             add(&counters.rejected, 1);

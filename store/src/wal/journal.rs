@@ -66,7 +66,6 @@ pub(crate) struct JournalParts {
     pub work: Arc<WorkSignal>,
 }
 
-/// The journal thread.
 pub(crate) struct Journal {
     parts: JournalParts,
     /// All durable batches, in blocks and in the journal.
@@ -252,7 +251,7 @@ impl Journal {
         }
     }
 
-    /// Separates what expired while it waited in the queue. The sender of such a batch is asked for its schema, as for one that was never announced.
+    /// Separates what expired while it waited in the queue. Its sender is asked for its schema, as for one that was never announced.
     fn split_expired(&self, group: Vec<PendingAppend>) -> (Vec<PendingAppend>, Vec<(PendingAppend, StoreError)>) {
         let counters = &self.parts.counters;
         let failed = self.parts.gate.has_failed();

@@ -73,8 +73,7 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Lists the files.
-    pub fn open(disk: &Arc<dyn Disk>, dir: PathBuf, counters: &Counters) -> Result<Self, StoreError> {
+    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: PathBuf, counters: &Counters) -> Result<Self, StoreError> {
         let listed = disk.list(&dir).map_err(|error| StoreError::io("listing", &dir, error))?;
         let mut files = Vec::new();
         for entry in listed {

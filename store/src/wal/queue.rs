@@ -22,7 +22,6 @@ pub(crate) enum AppendItem {
     Nothing,
 }
 
-/// A queued append.
 pub(crate) struct PendingAppend {
     pub item: AppendItem,
     /// The part of it that goes to the quarantine.

@@ -143,7 +143,7 @@ impl Replay<'_> {
             let path = segment_path(dir, number);
             let renamed = self.disk.rename(&entry.path, &path).and_then(|()| self.disk.sync_dir(dir));
             renamed.map_err(|error| StoreError::io("naming", &path, error))?;
-            tracing::info!(from = %entry.path.display(), to = %path.display(), "taken into the journal");
+            tracing::info!(from = %entry.path.display(), to = %path.display(), "added to the journal");
             numbers.push(number);
         }
         Ok(numbers)
@@ -177,7 +177,7 @@ impl Replay<'_> {
         for ExpectedSegment { proof, .. } in vouched.values() {
             let gone = proof.number > sealed_through && !numbers.contains(&proof.number);
             if let Some(holds) = proof.holds.filter(|holds| gone && holds.readings > 0) {
-                tracing::error!(segment = proof.number, bytes = proof.bytes, "a journal segment is gone");
+                tracing::error!(segment = proof.number, bytes = proof.bytes, "a journal segment is missing");
                 self.report.damaged_bytes += proof.bytes;
                 lost.push(LossRecord {
                     id: format!("{:010}-0", proof.number),
@@ -196,7 +196,7 @@ impl Replay<'_> {
         lost.sort_by_key(|lost| lost.segment);
         match crate::losses::record(self.registry, lost, sealed_through, self.now) {
             Err(error @ StoreError::DiskFull { .. }) => {
-                tracing::error!(%error, "what the journal has lost cannot be put on record");
+                tracing::error!(%error, "the losses of the journal cannot be recorded");
                 Ok(())
             }
             result => result,

@@ -61,7 +61,7 @@ pub(crate) struct BackupMaker {
 }
 
 impl BackupMaker {
-    pub fn backup(&self, now: i64) -> Result<Backup, StoreError> {
+    pub(crate) fn backup(&self, now: i64) -> Result<Backup, StoreError> {
         // Then the blocks hold everything, and the journal only what arrives later.
         self.sealer.seal_all()?;
         let disk = &self.disk;
@@ -139,6 +139,7 @@ fn sum_of(file: &dyn DiskFile) -> io::Result<(u64, u32)> {
 }
 
 impl Backup {
+    /// The list of its files.
     pub fn manifest(&self) -> &BackupManifest {
         &self.manifest
     }

@@ -98,7 +98,7 @@ pub fn take_into(
     }
     let total = manifest.files.iter().filter(|file| !there.contains(file.name.as_str())).map(|file| file.bytes).sum();
     let mut taken = BackupReport { manifest: manifest.clone(), files: 0, bytes: 0, damaged: Vec::new() };
-    let broken = |error: io::Error| format!("the backup broke off: {error}; what was there before is still there");
+    let broken = |error: io::Error| format!("the backup broke off: {error}; the previous backup is unchanged");
     while let Some((name, _)) = reader.next().map_err(broken)? {
         let Some(wanted) = known.get(name.as_str()) else { return Err(format!("the backup brings {name:?} unasked")) };
         let path = dir.join(&name);
@@ -118,7 +118,7 @@ pub fn take_into(
         });
         let sum = sum.map_err(|error| {
             let _ = fs::remove_file(&partial);
-            format!("writing {}: {error}; what was there before is still there", partial.display())
+            format!("writing {}: {error}; the previous backup is unchanged", partial.display())
         })?;
         if sum != (wanted.bytes, wanted.sum) {
             fs::remove_file(&partial).map_err(say("removing", &partial))?;
@@ -134,7 +134,7 @@ pub fn take_into(
     let lost: Vec<&String> =
         taken.damaged.iter().filter(|name| name.starts_with(crate::maintenance::backup::STATE_DIR)).collect();
     if let Some(name) = lost.first() {
-        return Err(format!("{name} came damaged; what was there before is still there"));
+        return Err(format!("{name} came damaged; the previous backup is unchanged"));
     }
     let mut manifest = manifest.clone();
     manifest.files.retain(|file| there.contains(file.name.as_str()));

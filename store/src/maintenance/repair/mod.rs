@@ -74,7 +74,7 @@ pub(crate) struct Repairer {
 }
 
 impl Repairer {
-    pub fn repair(&self, dry_run: bool, watch: CancellableProgress) -> Result<RepairReport, StoreError> {
+    pub(crate) fn repair(&self, dry_run: bool, watch: CancellableProgress) -> Result<RepairReport, StoreError> {
         let view = self.files.view();
         let files: Vec<Arc<Block>> = view.blocks.iter().chain(&view.tiers).chain(&view.absent).cloned().collect();
         let total = files.iter().map(|file| file.record.bytes).sum();

@@ -7,7 +7,7 @@ use crate::block::draft::{BlockDraft, FinishedBlock};
 use crate::block::read::{Block, OpenBlock};
 use crate::block::record::kind_of;
 use crate::block::rows::RowReader;
-use crate::block::tombstones::kept;
+use crate::block::tombstones::remaining;
 use crate::chunk::cut;
 use crate::maintenance::repair::Repairer;
 
@@ -58,7 +58,7 @@ fn copy(opened: &Arc<OpenBlock>, file: &Block, draft: &mut BlockDraft) -> Result
                         continue;
                     }
                     before = chunk.times.last().copied();
-                    for (from, to) in kept(&file.record.tombstones, &entry.path, i64::MIN, i64::MAX) {
+                    for (from, to) in remaining(&file.record.tombstones, &entry.path, i64::MIN, i64::MAX) {
                         let left = cut(chunk.clone(), from, to);
                         draft.writer.push(&entry.path, &left.times, &left.column)?;
                     }
