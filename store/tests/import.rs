@@ -187,7 +187,7 @@ fn what_is_no_part_is_refused() {
     refused("x", vec![series("/i/a", &[(1, Some(1.0)), (1, Some(2.0))])], "after the one before");
     let mut short = good();
     short.times.pop();
-    refused("x", vec![short], "as many values");
+    refused("x", vec![short], "number of values");
     let many: Vec<i64> = (0..=IMPORT_ROWS_MAX as i64).collect();
     let values = ColumnValues::Int(vec![0; many.len()]);
     let many =

@@ -53,6 +53,15 @@ use crate::wal::replay::{Replay, ReplayReport};
 use crate::work::WorkSignal;
 use crate::{OpenReport, StoreConfig, StoreError};
 
+/// Builds a component; a field that is only named takes a clone of the variable with its name.
+macro_rules! component {
+    ($type:ident { $($field:ident $(: $value:expr)?),* $(,)? }) => {
+        $type { $($field: component!(@value $field $(, $value)?)),* }
+    };
+    (@value $field:ident) => { $field.clone() };
+    (@value $field:ident, $value:expr) => { $value };
+}
+
 /// Opens the directory. The caller runs the journal.
 pub(super) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Engine>, Journal, OpenReport), StoreError> {
     let paths = Arc::new(paths_in(&config.dir));
@@ -107,17 +116,9 @@ pub(super) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Engi
     let view = StoreView { blocks, tiers, closed, open: Arc::new(LiveSegment::new(next)), absent };
     let segments = Arc::new(SegmentFiles::new(disk.clone(), paths.journal.clone(), counters.clone(), next));
     let gate: Arc<ExpiryGate> = Arc::default();
-    let files = FileSetParts {
-        disk: disk.clone(),
-        paths: paths.clone(),
-        catalogue: catalogue.clone(),
-        cache: Arc::new(BlockCache::default()),
-        sensors: sensors.clone(),
-        gate: gate.clone(),
-        results: results.clone(),
-        segments: segments.clone(),
-        removed,
-    };
+    let files = component! { FileSetParts {
+        disk, paths, catalogue, cache: Arc::new(BlockCache::default()), sensors, gate, results, segments, removed,
+    } };
     let files = Arc::new(FileSet::new(files, view, contents.held, contents.imports));
     note_newest(&sensors, &results, &live, &[]);
     note_replayed(&files, &results);
@@ -126,21 +127,9 @@ pub(super) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Engi
     let queue: Arc<AppendQueue> = Arc::default();
     let subscribers: Arc<LiveSubscribers> = Arc::default();
     let work: Arc<WorkSignal> = Arc::default();
-    let parts = JournalParts {
-        config: config.clone(),
-        paths: paths.clone(),
-        disk: disk.clone(),
-        queue: queue.clone(),
-        files: files.clone(),
-        sensors: sensors.clone(),
-        gate: gate.clone(),
-        synced: synced.clone(),
-        newest: newest.clone(),
-        subscribers: subscribers.clone(),
-        results: results.clone(),
-        counters: counters.clone(),
-        work: work.clone(),
-    };
+    let parts = component! { JournalParts {
+        config, paths, disk, queue, files, sensors, gate, synced, newest, subscribers, results, counters, work,
+    } };
     let journal = Journal::new(parts, held, arrivals, last, quarantine);
     let opened = Opened {
         config,
@@ -193,15 +182,6 @@ struct Opened {
     work: Arc<WorkSignal>,
 }
 
-/// Builds a component; a field that is only named takes a clone of the variable with its name.
-macro_rules! component {
-    ($type:ident { $($field:ident $(: $value:expr)?),* $(,)? }) => {
-        $type { $($field: component!(@value $field $(, $value)?)),* }
-    };
-    (@value $field:ident) => { $field.clone() };
-    (@value $field:ident, $value:expr) => { $value };
-}
-
 impl Opened {
     /// Builds the components that work on them.
     fn wire(self) -> Engine {
@@ -213,84 +193,32 @@ impl Opened {
         let sensor_file = Arc::new(SensorFile::new(disk.clone(), config.dir.clone(), sensors.clone()));
         let registration = Arc::new(Registration::new(files.clone(), catalogue.clone(), sensors.clone(), work.clone()));
         let snapshots = Arc::new(component!(SnapshotSource { config, files, sensors, policy, results, losses }));
-        let sealer = Arc::new(component!(Sealer {
-            config,
-            files,
-            drafts,
-            segments,
-            sensors,
-            results,
-            sensor_file,
-            queue,
-            counters,
-            lock: Mutex::default(),
-        }));
+        let sealer = Arc::new(component! { Sealer {
+            config, files, drafts, segments, sensors, results, sensor_file, queue, counters, lock: Mutex::default(),
+        } });
         let rewriter = Arc::new(component!(FileRewriter { config, files, drafts, downsampler, counters }));
         let tiers = component!(MissingTiers { config, files, sensors, policy, downsampler, counters });
-        let compactor = Arc::new(component!(Compactor {
-            config,
-            files,
-            drafts,
-            downsampler,
-            rewriter,
-            tiers: tiers,
-            counters,
-            lock: Mutex::default(),
-        }));
+        let compactor = Arc::new(component! { Compactor {
+            config, files, drafts, downsampler, rewriter, tiers: tiers, counters, lock: Mutex::default(),
+        } });
         Engine {
             properties: PropertySettings::new(registry.clone(), sensors.clone(), work.clone()),
             appender: component!(Appender { config, sensors, segments, queue, counters, work }),
             newest_readings: component!(NewestReadings { sensors, batches: newest.clone(), snapshots }),
             rules: component!(RetentionRules { config, registry, policy, results, work }),
-            retention: component!(Retention {
-                config,
-                files,
-                drafts,
-                policy,
-                results,
-                compactor,
-                rewriter,
-                downsampler,
-                counters,
-            }),
-            expiry: component!(SensorExpiry {
-                config,
-                files,
-                catalogue,
-                sensors,
-                newest,
-                compactor,
-                gate,
-                counters,
-                state: Mutex::default(),
-            }),
-            importer: component!(Importer {
-                config,
-                files,
-                drafts,
-                sensors,
-                registration,
-                sealer,
-                policy,
-                results,
-                sensor_file,
-                counters,
-                work,
+            retention: component! { Retention {
+                config, files, drafts, policy, results, compactor, rewriter, downsampler, counters,
+            } },
+            expiry: component! { SensorExpiry {
+                config, files, catalogue, sensors, newest, compactor, gate, counters, state: Mutex::default(),
+            } },
+            importer: component! { Importer {
+                config, files, drafts, sensors, registration, sealer, policy, results, sensor_file, counters, work,
                 lock: Mutex::default(),
-            }),
-            deleter: component!(Deleter {
-                config,
-                files,
-                catalogue,
-                sensors,
-                newest,
-                sealer,
-                compactor,
-                results,
-                snapshots,
-                counters,
-                work,
-            }),
+            } },
+            deleter: component! { Deleter {
+                config, files, catalogue, sensors, newest, sealer, compactor, results, snapshots, counters, work,
+            } },
             repairer: component!(Repairer { disk, paths, config, files, drafts, downsampler, compactor, work }),
             backups: component!(BackupMaker { disk, paths, drafts, files, catalogue, jobs, registry, sealer }),
             config,
