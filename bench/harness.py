@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import statistics
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ Json = dict[str, Any]
 CHECKOUT = Path(__file__).resolve().parent.parent
 RESULTS = Path("target/bench")
 UNITS = {"d": 86_400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+FIGURE_UNITS = ("ns", "us", "ms", "s", "bytes", "kb", "mb", "mib", "percent")
 POLL_S = 0.02
 READY_MAX_S = 60.0
 HTTP_TIMEOUT_S = 10.0
@@ -140,9 +140,26 @@ def figure(name: str, values: float | Sequence[float], unit: str) -> Json:
     return {"name": name, "value": statistics.median(each), "unit": unit, "spread": [min(each), max(each)]}
 
 
-def write_result(name: str, details: Json, figures: Sequence[Json]) -> None:
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the values is."""
+    return sorted(values)[round((len(values) - 1) * share)]
+
+
+def figures_of(details: Any, path: str = "") -> list[Json]:
+    """One figure for each number, and for each list of measurements. A name is the path to it, and a word of it the unit."""
+    if isinstance(details, dict):
+        return [found for key, value in details.items() for found in figures_of(value, f"{path}.{key}" if path else key)]
+    each = details if isinstance(details, list) else [details]
+    if not each or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in each):
+        return []
+    unit = next((word for word in path.rsplit(".")[-1].split("_") if word in FIGURE_UNITS), "")
+    return [figure(path, each, unit)]
+
+
+def write_result(name: str, details: Json, figures: Sequence[Json] | None = None) -> None:
     """Writes target/bench/<name>.json: figures in the form that all benchmarks share, and details of this one."""
+    figures = figures_of(details) if figures is None else figures
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    head = {"benchmark": name, "date": now, "command": f"wholegrain-bench {name} {' '.join(sys.argv[1:])}".strip(), "machine": machine()}
+    head = {"benchmark": name, "date": now, "command": f"wholegrain-bench {os.environ.get('WHOLEGRAIN_BENCH_COMMAND', name)}", "machine": machine()}
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(head | {"figures": list(figures)} | details, indent=2) + "\n")

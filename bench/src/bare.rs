@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 
 use crate::jobs::bare::{Open, Read, open_listed, open_read, read_one};
 
-/// What is read, in every comparison.
+/// The files that every comparison reads.
 const FILES: [&str; 3] = ["/proc/meminfo", "/proc/vmstat", "/proc/stat"];
 /// The largest of them has about 20 kB on a machine of 128 CPUs.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -23,7 +23,7 @@ pub struct Options {
     /// Read nothing.
     #[arg(long)]
     tick_only: bool,
-    /// A file that lists what is read in place of the three files, as for `bare-jobs`.
+    /// A list of reads in place of the three files, as for `bare-jobs`.
     #[arg(long, conflicts_with = "tick_only")]
     reads: Option<PathBuf>,
     /// Where ticks made and missed are kept, in place of printing them.
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         made += 1;
         match &counts {
             Some(counts) => counts.tell(made, missed),
-            // Once a second: what the parent compares, too seldom to cost anything.
+            // Once a second, for the parent: too seldom to have a cost.
             None if next - reported >= 1_000_000_000 => {
                 reported = next;
                 println!("{made} {missed}");

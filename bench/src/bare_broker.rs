@@ -1,5 +1,5 @@
 //! The yardstick of `server-ingest`: a program that takes publishes off its sockets and acknowledges them, and does nothing else: one thread,
-//! `epoll`, one read and one write a message. What it costs is the kernel's, and on a loopback no server of MQTT costs less.
+//! `epoll`, one read and one write a message. Its cost is the kernel's, and on a loopback no MQTT server costs less.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         poller.wait(WAIT_MAX, &mut ready)?;
         for token in &ready {
             if let Some(client) = clients.get_mut(token) {
-                // Who is gone, or sends something else, is of no interest.
+                // Clients that left, or send other packets, are ignored.
                 if client.serve(&mut buffer).is_err() {
                     clients.remove(token);
                 }
@@ -65,7 +65,7 @@ struct Client {
 }
 
 impl Client {
-    /// Takes what has come and answers it. Of a client whose socket takes nothing the rest is dropped: it has a window.
+    /// Reads and acknowledges. Acknowledgements that a full socket does not accept are dropped: the client has a window.
     fn serve(&mut self, buffer: &mut [u8]) -> anyhow::Result<()> {
         match self.tcp.read(buffer) {
             Ok(0) => bail!("closed"),

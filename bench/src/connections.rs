@@ -20,9 +20,9 @@ use crate::usage::{Memory, raise_open_files};
 const HANDSHAKES: usize = 64;
 /// Publishes of one agent that wait for their acknowledgement, at most.
 const WINDOW: usize = 64;
-/// What a connection may cost, kB.
+/// Aim for the memory of a connection, kB.
 const CONNECTION_KB_MAX: f64 = 20.0;
-/// A server that has just started, or taken its connections, is looked at after so long.
+/// Pause after the start of the server, and after the connections, before memory is measured.
 const REST_SECONDS: f64 = 5.0;
 
 /// How clients are known.
@@ -75,7 +75,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What `all` runs.
+    /// The shortened version for `all`.
     pub fn short() -> Self {
         let security = vec![Security::Plain, Security::Tls];
         Self {
@@ -113,7 +113,7 @@ fn rss_kb(server: &Process) -> f64 {
     server.status_kb("VmRSS") as f64
 }
 
-/// Announces every schema once, so that later only connections are measured and not what is learnt of new sensors. How long
+/// Announces every schema once, so that later only connections are measured and not the memory of new sensors. The time
 /// it took, s.
 fn introduce(site: &Site, agents: Vec<Agent>, target: &Target) -> anyhow::Result<(Vec<Agent>, Totals, f64)> {
     let mut server = site.start_server();
@@ -127,7 +127,7 @@ fn introduce(site: &Site, agents: Vec<Agent>, target: &Target) -> anyhow::Result
     Ok((agents, totals, took_s))
 }
 
-/// What one run gave.
+/// Results of one run.
 struct Measured {
     first: Totals,
     first_s: f64,

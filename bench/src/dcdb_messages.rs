@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What `all` runs.
+    /// The shortened version for `all`.
     pub fn short() -> Self {
         Self { seconds: 5.0, connections: 50, window: 1000, rate: 0.0 }
     }
@@ -262,7 +262,7 @@ fn one(options: &Options, connections: usize, qos: u8) -> anyhow::Result<serde_j
     println!(" quality of service {qos}, {connections} connections");
     line("messages a second", format!("{:.0}", made as f64 / length_s), "");
     if rows == 0 {
-        // What is only passed on to subscribers is no measure of what is kept.
+        // Forwarding to subscribers would not measure storage.
         line(
             "server, us of CPU a message, passed on and not stored",
             format!("{:.2}", each(server_ns)),

@@ -17,13 +17,13 @@ use crate::usage::{Memory, raise_open_files};
 const HANDSHAKES: usize = 64;
 /// Publishes of one agent that wait for their acknowledgement, at most.
 const WINDOW: usize = 8;
-/// What the server may use, cores.
+/// Aim for the server's CPU, cores.
 const CORES_MAX: f64 = 0.25;
-/// What a connected agent may cost, kB.
+/// Aim for the memory of a connected agent, kB.
 const AGENT_KB_MAX: f64 = 20.0;
 /// Until sensors that are new have been sealed once: `seal_after` is a minute.
 const FIRST_SEAL: Duration = Duration::from_secs(80);
-/// A server that has just started, or taken its connections, is looked at after so long.
+/// Pause after the start of the server, and after the connections, before memory is measured.
 const REST_SECONDS: f64 = 5.0;
 
 #[derive(clap::Args, Clone)]
@@ -71,7 +71,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let connect_s = start.elapsed().as_secs_f64();
     measure_for(REST_SECONDS);
     let idle_kb = server.status_kb("VmRSS") as f64;
-    // What is sealed first of new sensors makes the list of them, once.
+    // The first seal of new sensors writes their list, once.
     eprintln!("fan-in: {count} agents are connected; the first seal is not measured");
     fleet.run(Pace::Clock, FIRST_SEAL, |_, _| {})?;
     let earlier = fleet.totals.readings;

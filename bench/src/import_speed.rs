@@ -16,7 +16,7 @@ use crate::report::{Aim, aim, keep, line, median};
 const BEGIN: u64 = 1_769_817_600;
 /// Columns of the wide table, and sensors of the long one.
 const SENSORS: u64 = 100;
-/// What is asked for.
+/// Aim: readings a second.
 const READINGS_PER_S_MIN: f64 = 1e6;
 
 #[derive(clap::Args, Clone)]
@@ -99,7 +99,7 @@ fn peer(file: &Path, target: &Path) -> anyhow::Result<f64> {
     Ok(seconds.parse()?)
 }
 
-/// Binds this process, and what it starts, to so many cores.
+/// Binds this process and its children to this number of cores.
 fn share(cores: usize) -> anyhow::Result<()> {
     if cores == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The server under load: its installation, and waiting until it has nothing left to do.
+//! The server under load: its installation, and waiting until it is idle.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use crate::report::measure_for;
 
 /// Loopback addresses that connections take in turn.
 const ADDRESSES: u8 = 4;
-/// The server has nothing left to do when it uses less than [`IDLE_CPU`] of a core for so long: its merger looks every ten
+/// The server is idle when it uses less than [`IDLE_CPU`] of a core for this time: its merger runs every ten
 /// seconds.
 const IDLE_SECONDS: f64 = 12.0;
 /// See [`IDLE_SECONDS`].
 const IDLE_CPU: f64 = 0.05;
-/// How long it may be busy after the last reading.
+/// Timeout after the last reading.
 const BUSY_MAX: Duration = Duration::from_secs(900);
 
-/// An installation that takes clients at their word, without TLS and with it, and where its plain port is. Each setting is
+/// An installation without authentication, without TLS and with it, and its plain port. Each setting is
 /// table, key and value of server.toml.
 pub fn installation(settings: &[(&str, &str, &str)]) -> (Site, Target) {
     let site = Site::new();

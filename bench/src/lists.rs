@@ -1,4 +1,4 @@
-//! What lists and searches of names cost where there are very many sensors: time of the answer and CPU of the server; and what goes on when its client has
+//! Cost of lists and searches of names over very many sensors: time of the response and CPU of the server; and its CPU after the client has
 //! closed the connection.
 
 use std::fs::File;
@@ -19,9 +19,9 @@ use crate::report::{keep, line, measure_for, median};
 const BEGIN: u64 = 1_769_817_600;
 /// Sensors of one node.
 const NODE_SENSORS: u64 = 250;
-/// A request that has no answer after so long has failed.
+/// Timeout of a request.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
-/// After so long a client closes the connection without its answer.
+/// A client closes the connection after this time without a response.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long the server's CPU is counted after that, s.
 const AFTER_S: f64 = 5.0;
@@ -36,7 +36,7 @@ pub struct Options {
     rounds: usize,
 }
 
-/// What is asked: its name, the path, the parameters.
+/// A request: its name, the path, the parameters.
 type ListRequest = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const ASKS: [ListRequest; 12] = [
@@ -72,7 +72,7 @@ impl Server {
         Ok(body.len())
     }
 
-    /// Seconds, and the server's CPU seconds, of what is done.
+    /// The time of an action and the server's CPU time for it, seconds.
     fn measured<T>(&self, work: impl FnOnce() -> T) -> (f64, f64, T) {
         let (used, begun) = (self.process.cpu_ns(), Instant::now());
         let result = work();

@@ -1,18 +1,15 @@
 //! Benchmarks of the whole system, one command each. They start the real programs on this machine, print ratios measured in
-//! one run, since machines differ and are noisy, and write what they found to `target/bench/<name>.json`.
+//! one run, since machines differ and are noisy, and write their results to `target/bench/<name>.json`.
 
-mod agent_cost;
 mod bare;
 mod bare_broker;
 mod beside;
-mod bytes;
 mod connections;
 mod dcdb_messages;
 mod fan_in;
 mod import_speed;
 mod installation;
 mod jobs;
-mod latency;
 mod lists;
 mod load;
 mod mqtt_flood;
@@ -23,7 +20,6 @@ mod range_query;
 mod report;
 mod restart;
 mod server_ingest;
-mod throughput;
 mod usage;
 mod virtual_sensors;
 
@@ -43,14 +39,14 @@ enum Benchmark {
     /// Everything below, with the defaults (about half an hour).
     All,
     /// CPU of the agent for meminfo + vmstat + stat beside a bare loop that only reads the same files; memory; binary size.
-    AgentCost(agent_cost::Options),
+    AgentCost(PackageArguments),
     /// 100,000 readings a second from one agent through QoS 1: CPU and memory of the agent.
-    Throughput(throughput::Options),
+    Throughput(PackageArguments),
     /// Time from the read on the node to the reading being visible in the server's live cache.
-    Latency(latency::Options),
+    Latency(PackageArguments),
     /// Bytes per stored reading of this machine's own /proc.
-    Bytes(bytes::Options),
-    /// Readings of many agents into the server: its CPU a reading with seal and merge, memory, and that each is there once.
+    Bytes(PackageArguments),
+    /// Readings of many agents into the server: its CPU a reading with seal and merge, memory, and a check that each is stored once.
     ServerIngest(server_ingest::Options),
     /// One reading of 16 bytes a message, as DCDB's pushers send them: the server's CPU a message.
     DcdbMessages(dcdb_messages::Options),
@@ -58,7 +54,7 @@ enum Benchmark {
     Connections(connections::Options),
     /// 100,000 retained messages and 30,000 sessions that subscribe to a part of them, beside Mosquitto.
     MqttTopics(mqtt_topics::Options),
-    /// What others wait while one identity's connections send as fast as they can, or bare TCP connections come.
+    /// Latency of others while one identity's connections send as fast as they can, or bare TCP connections arrive.
     MqttFlood(mqtt_flood::Options),
     /// Lists of sensors, newest readings and searches for names over a million sensors (not in `all`).
     Lists(lists::Options),
@@ -112,10 +108,10 @@ enum Benchmark {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Benchmark::All => all(),
-        Benchmark::AgentCost(options) => agent_cost::run(&options),
-        Benchmark::Throughput(options) => throughput::run(&options),
-        Benchmark::Latency(options) => latency::run(&options),
-        Benchmark::Bytes(options) => bytes::run(&options),
+        Benchmark::AgentCost(arguments) => python::exec("agent", &["agent-cost"], &arguments),
+        Benchmark::Throughput(arguments) => python::exec("agent", &["throughput"], &arguments),
+        Benchmark::Latency(arguments) => python::exec("agent", &["latency"], &arguments),
+        Benchmark::Bytes(arguments) => python::exec("agent", &["bytes"], &arguments),
         Benchmark::ServerIngest(options) => server_ingest::run(&options),
         Benchmark::DcdbMessages(options) => dcdb_messages::run(&options),
         Benchmark::Connections(options) => connections::run(&options),
@@ -131,11 +127,11 @@ fn main() -> anyhow::Result<()> {
         Benchmark::JobCost(options) => jobs::cost::run(&options),
         Benchmark::JobMany(options) => jobs::many::run(&options),
         Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
-        Benchmark::Experiment(arguments) => python::exec("experiment", &arguments),
-        Benchmark::Workload(arguments) => python::exec("workloads", &arguments),
-        Benchmark::Monitor(arguments) => python::exec("monitors", &arguments),
-        Benchmark::MonitorCost(arguments) => python::exec("monitors.cost", &arguments),
-        Benchmark::SensorRate(arguments) => python::exec("sensor_rate", &arguments),
+        Benchmark::Experiment(arguments) => python::exec("experiment", &[], &arguments),
+        Benchmark::Workload(arguments) => python::exec("workloads", &[], &arguments),
+        Benchmark::Monitor(arguments) => python::exec("monitors", &[], &arguments),
+        Benchmark::MonitorCost(arguments) => python::exec("monitors.cost", &[], &arguments),
+        Benchmark::SensorRate(arguments) => python::exec("sensor_rate", &[], &arguments),
         Benchmark::JobGroup(options) => jobs::group::run(&options),
         Benchmark::Beside(options) => beside::run(&options),
         Benchmark::FanIn(options) => fan_in::run(&options),
@@ -149,10 +145,10 @@ fn main() -> anyhow::Result<()> {
 fn all() -> anyhow::Result<()> {
     type Run = fn() -> anyhow::Result<()>;
     let benchmarks: [(&str, Run); 17] = [
-        ("agent-cost", || agent_cost::run(&agent_cost::Options::default())),
-        ("throughput", || throughput::run(&throughput::Options::default())),
-        ("latency", || latency::run(&latency::Options::default())),
-        ("bytes", || bytes::run(&bytes::Options::default())),
+        ("agent-cost", || python::run("agent", &["agent-cost"])),
+        ("throughput", || python::run("agent", &["throughput"])),
+        ("latency", || python::run("agent", &["latency"])),
+        ("bytes", || python::run("agent", &["bytes"])),
         ("server-ingest", || server_ingest::run(&server_ingest::Options::short())),
         ("dcdb-messages", || dcdb_messages::run(&dcdb_messages::Options::short())),
         ("connections", || connections::run(&connections::Options::short())),

@@ -1,8 +1,8 @@
-//! One identity with many connections that send as fast as they can, and what others wait meanwhile: an answer of HTTPS, and CONNECT with one
+//! One identity with many connections that send as fast as they can, and the latency of others meanwhile: a response of HTTPS, and CONNECT with one
 //! acknowledged PUBLISH of another identity. The last flood opens TCP connections to the HTTPS port as fast as they are accepted, and sends nothing on
 //! them; it comes from the address of the others.
 //!
-//! The flood has the lowest priority for processor time, so that what is measured is the server's order and not the machine's: an attacker has processors of
+//! The flood has the lowest priority for processor time, so that the server's scheduling is measured and not the machine's: an attacker has processors of
 //! its own.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::load::client::{Client, put, subscribing};
 use crate::load::latencies::Latencies;
 use crate::report::{keep, line};
 
-/// What the two users prove who they are with.
+/// The password of both users.
 const PASSWORD: &str = "bench";
 /// Retained messages that the filter of the flood of SUBSCRIBE matches.
 const RETAINED: usize = 8000;
@@ -36,7 +36,7 @@ const PACKETS: usize = 200;
 const LONG_PACKETS: usize = 16;
 /// Between two measurements.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A measurement that has no answer after so long has failed.
+/// Timeout of a measurement.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long one of the bare connections may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ fn be_nice() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
-/// Writes `bytes` again and again on each of the connections and takes what comes, until `stop` is set; how many bytes came.
+/// Writes `bytes` again and again on each of the connections and reads the responses, until `stop` is set; the number of bytes read.
 fn send(streams: &mut [TcpStream], bytes: &[u8], stop: &AtomicBool) -> anyhow::Result<u64> {
     be_nice();
     let mut written = vec![0; streams.len()];
@@ -117,7 +117,7 @@ fn churn(address: SocketAddr, keep: usize, stop: &AtomicBool) -> u64 {
     count
 }
 
-/// What one of those measured who are not of the flood.
+/// Measurements of a client outside the flood.
 #[derive(Default)]
 struct Probed {
     latencies: Latencies,
@@ -140,7 +140,7 @@ fn probe(end: Instant, mut once: impl FnMut() -> anyhow::Result<()>) -> Probed {
     }
 }
 
-/// What is done as fast as it goes.
+/// A kind of flood.
 enum Flood {
     Nothing,
     /// Each connection writes these bytes again and again.

@@ -1,9 +1,9 @@
 //! Retained messages and subscribing sessions in great number, ours beside Mosquitto on the same machine in one run.
 //!
 //! 1. Retained messages from a few publishers.
-//! 2. Sessions that connect, subscribe to what is below one of a hundred thousand topics' parents, and get what is retained there.
+//! 2. Sessions that connect, subscribe to the subtree of one parent among a hundred thousand topics, and receive its retained messages.
 //! 3. One subscriber of everything.
-//! 4. One client that subscribes to filters that match nothing, in 20 packets of 60, and what others wait meanwhile.
+//! 4. One client that subscribes to filters that match nothing, in 20 packets of 60, and the latency of others meanwhile.
 //! 5. All sessions and retained messages go, and our server's memory goes back.
 
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What `all` runs.
+    /// The shortened version for `all`.
     pub fn short() -> Self {
         Self { retained: 100_000, sessions: 10_000, middle: false }
     }
@@ -60,7 +60,7 @@ impl Options {
         format!("site/rack{:03}/node{node:06}/state{}", node / 64, number % BELOW)
     }
 
-    /// What one session subscribes to.
+    /// The filter of one session.
     fn filter(&self, session: usize) -> String {
         let node = session % (self.retained / BELOW).max(1);
         if self.middle {
@@ -71,7 +71,7 @@ impl Options {
     }
 }
 
-/// What one broker took, s.
+/// Times of one broker, s.
 struct Measured {
     retain_s: f64,
     sessions_s: f64,
@@ -81,7 +81,7 @@ struct Measured {
     publish_s: f64,
 }
 
-/// Retains this on each topic. Nothing takes away what is there.
+/// Retains this on each topic, in addition to earlier messages.
 fn retain(options: &Options, address: SocketAddr, payload: &[u8]) -> anyhow::Result<()> {
     let payload = Bytes::copy_from_slice(payload);
     for publisher in 0..PUBLISHERS {

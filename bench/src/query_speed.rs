@@ -25,11 +25,11 @@ const START_S: i64 = 20_000 * DAY_S;
 const RACK_SENSORS: usize = 50;
 /// Sensors beside the one that is asked for in the set of long ranges.
 const OTHERS: usize = 9;
-/// Of the sensors one of so many is in the set of a day.
+/// One in this number of sensors is in the set of a day.
 const DAY_PART: usize = 4;
-/// What a thousand sensors over an hour as one series may take, ms.
+/// Aim for a thousand sensors over an hour as one series, ms.
 const ACROSS_MS_MAX: f64 = 150.0;
-/// What a month of one sensor in a thousand points may take, ms.
+/// Aim for a month of one sensor in a thousand points, ms.
 const POINTS_MS_MAX: f64 = 50.0;
 
 #[derive(clap::Args, Clone)]
@@ -214,7 +214,7 @@ impl DuckDb {
     }
 
     fn ask(&mut self, sql: &str, threads: usize, runs: usize) -> anyhow::Result<Answer> {
-        // What it can keep between queries, it keeps.
+        // Its caches stay between queries.
         let settings = [
             format!("SET threads = {threads}"),
             "SET parquet_metadata_cache = true".to_owned(),
@@ -238,7 +238,7 @@ impl Drop for DuckDb {
     }
 }
 
-/// How long each run took, and what came, to be compared.
+/// The time of each run, and its result for the comparison.
 struct Answer {
     ms: Vec<f64>,
     rows: u64,
@@ -403,7 +403,7 @@ fn ask_hour(name: &str, dir: &Path, duck: &mut DuckDb, options: &Options) -> any
 }
 
 fn ask_day(dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Vec<Value>> {
-    // As somebody asks who wants the last hours up to now: no window begins or ends with the range.
+    // As for the last hours until now: no window begins or ends with the range.
     let (begin, end, window) = (START_S + 15 * 3600 + 7, START_S + 21 * 3600 + 11, 300);
     let store = open(dir)?;
     let query = Query {

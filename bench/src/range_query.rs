@@ -31,7 +31,7 @@ const SAMPLES: usize = 60;
 const PUBLISHERS: usize = 12;
 /// Queries before those that count: nothing is cold then.
 const WARM_UP: usize = 20;
-/// What the first row may take, ms.
+/// Aim for the first row, ms.
 const FIRST_ROW_MS_MAX: f64 = 20.0;
 
 #[derive(clap::Args, Clone)]

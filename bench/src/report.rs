@@ -30,7 +30,7 @@ pub fn line(what: &str, value: impl std::fmt::Display, aim: &str) {
     println!("  {what:<58} {value:>12}   {aim}");
 }
 
-/// What a figure is measured against, and how that is written.
+/// The aim of a figure, and its text.
 #[derive(Debug, Clone, Copy)]
 pub enum Aim<'a> {
     /// Reached at or below it.
@@ -39,7 +39,7 @@ pub enum Aim<'a> {
     AtLeast(f64, &'a str),
 }
 
-/// Prints one figure with its aim and whether it is reached; says so too.
+/// Prints one figure with its aim; whether it is reached.
 pub fn aim(what: &str, value: f64, digits: usize, aim: Aim) -> bool {
     let (reached, text) = match aim {
         Aim::AtMost(most, text) => (value <= most, format!("at most {text}")),

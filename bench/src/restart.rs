@@ -28,9 +28,9 @@ const AGENTS: usize = 48;
 const TEMPLATES: usize = 20;
 /// Batches that wait for the disk at once.
 const WINDOW: usize = 64;
-/// The journal's batches begin so long ago, ns.
+/// Age of the journal's first batch, ns.
 const AGO_NS: i64 = 3600 * 1_000_000_000;
-/// What the start may take, s.
+/// Aim for the start, s.
 const START_SECONDS_MAX: f64 = 5.0;
 /// How often the starting server is asked.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -55,7 +55,7 @@ pub struct FillOptions {
     /// The store.
     #[arg(long)]
     dir: PathBuf,
-    /// Payload that is to be durable before `full` is printed; then it goes on until it is killed.
+    /// Payload that is to be durable before `full` is printed; then it continues until it is killed.
     #[arg(long)]
     bytes: u64,
 }
@@ -184,7 +184,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     line("resident memory then, largest, MB", format!("{rss_mb:.0}"), "");
     line("to a journal that is all sealed, s", format!("{sealed_s:.1}"), "");
     line("resident memory until then, largest, MB", format!("{rss_sealed_mb:.0}"), "");
-    // What was written and not yet acknowledged may be there or not.
+    // Batches that were written and not yet acknowledged may or may not be there.
     let verdict = if rows >= acknowledged + new { "nothing lost: reached" } else { "nothing lost: MISSED" };
     line("rows in the blocks beyond those acknowledged", rows as i128 - (acknowledged + new) as i128, verdict);
     keep(

@@ -19,11 +19,11 @@ use crate::usage::{Memory, cpu_by_thread};
 
 /// Sizes of the agents' groups, in turn.
 pub const SENSORS: [usize; 6] = [250, 500, 1000, 2500, 5000, 10_000];
-/// Without a rate to keep to, samples are as close as if so many readings came a second.
+/// Without a given rate, the distance of samples is that of this rate, readings a second.
 const RATE_MAX: f64 = 200e6;
-/// A day that is over for so long has been merged into one block, ns.
+/// A day is merged into one block before this age, ns.
 const TWO_DAYS_NS: i64 = 2 * 86_400 * 1_000_000_000;
-/// The slowest stretch is looked for in windows of so many seconds.
+/// Windows in which the slowest stretch is searched, seconds.
 const STRETCH_SECONDS: usize = 10;
 
 #[derive(clap::Args, Clone)]
@@ -55,13 +55,13 @@ pub struct Options {
     /// The server's setting.
     #[arg(long, default_value = "5ms")]
     commit_every: String,
-    /// The same load on a program that only reads publishes and acknowledges them: what sockets alone cost here.
+    /// The same load on a program that only reads publishes and acknowledges them: the cost of sockets alone.
     #[arg(long)]
     bare: bool,
 }
 
 impl Options {
-    /// What `all` runs.
+    /// The shortened version for `all`.
     pub fn short() -> Self {
         Self {
             seconds: 40,
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// Agents whose samples come so often that all of them together make `rate` readings a second.
+/// Agents with intervals such that all together make `rate` readings a second.
 pub fn agents(count: usize, sizes: &[usize], samples: usize, rate: f64) -> anyhow::Result<Vec<Agent>> {
     let sizes = || (0..count).map(|index| sizes[index % sizes.len()]);
     let interval_ns = (sizes().sum::<usize>() as f64 * 1e9 / rate) as i64;
@@ -120,7 +120,7 @@ fn merge_days(site: &Site) -> anyhow::Result<u64> {
     Ok(own_cpu_ns() - before)
 }
 
-/// What one run gave.
+/// Results of one run.
 struct Measured {
     totals: Totals,
     /// Acknowledged at the end of each second.

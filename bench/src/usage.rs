@@ -1,4 +1,4 @@
-//! What a process uses, as the kernel counts it, and whether that grows.
+//! The use of a process in the kernel's account, and its growth.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl Memory {
         if below == 0.0 { 0.0 } else { 60.0 * above / below }
     }
 
-    /// Whether what it grew in the last two thirds is small beside what it is.
+    /// Whether the growth in the last two thirds is small compared with the size.
     pub fn is_flat(&self) -> bool {
         let after_warm_up = self.after_warm_up();
         let minutes =

@@ -28,9 +28,9 @@ const RACK_NODES: usize = 32;
 const BATCH_S: i64 = 600;
 /// The virtual sensor.
 const PATH: &str = "/lab/power";
-/// What the first query may take, s.
+/// Aim for the first query, s.
 const FIRST_S_MAX: f64 = 3.0;
-/// What the same query may take again, ms.
+/// Aim for the same query again, ms.
 const AGAIN_MS_MAX: f64 = 100.0;
 
 #[derive(clap::Args, Clone)]

@@ -34,7 +34,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `rest` is what the file says below its name.
+    /// `rest` is the file's text below its name.
     fn new(rest: &str) -> Self {
         let bench = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         bench.says(rest);
@@ -415,7 +415,7 @@ fn within_an_allocation_of_slurm_steps_are_started() {
     drop(slurm);
 }
 
-/// A monitor's parts on the nodes of Slurm: each says that it used 20 ms, the second node's 40 ms, of a second.
+/// A monitor's parts on the nodes of Slurm: each reports a use of 20 ms, the second node's 40 ms, of a second.
 const ON_NODES: &str = r#"
 used() {
     cpu=20000000
@@ -495,7 +495,7 @@ fn on_two_nodes_of_slurm_monitors_run_on_both_and_what_fails_is_named_by_its_nod
             .filter(|record| record["condition"]["monitor"] == monitor && record["condition"]["workload"] == workload);
         found.next().unwrap_or_else(|| panic!("no run of {workload} beside {monitor}"))
     };
-    // The words of that node's part, and what srun says besides, in either order; those of the other node are not among them.
+    // The words of that node's part and those of srun, in either order, without those of the other node.
     let failed = failures(&records);
     for (monitor, reason, words) in [
         ("dies", format!("{second}: it ended during the run (exit status: 4): "), "out of memory"),
@@ -519,7 +519,7 @@ fn on_two_nodes_of_slurm_monitors_run_on_both_and_what_fails_is_named_by_its_nod
     }
     let samples = |workload: &str| of("bare", workload)["usage"]["samples"].as_u64().expect("samples");
     let window_ms = |workload: &str| of("bare", workload)["usage"]["window_ns"].as_u64().expect("ns") / 1_000_000;
-    // A loop ticks each ms and counts what it misses: more ticks than one loop can have made in the time are two loops'.
+    // A loop ticks each ms and counts missed ticks: more ticks than one loop can have made in the time are two loops'.
     let missed = of("bare", "both")["usage"]["missed"].as_u64().expect("missed");
     assert!(samples("both") + missed > window_ms("both") * 3 / 2, "{}", of("bare", "both"));
     assert!(samples("one") <= window_ms("one") * 3 / 2, "{}", of("bare", "one"));

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use wholegrain_testing::wait_until;
 
-/// Where packages of others keep what they have, below each of [`PLACES`].
+/// Folders of the peers' packages, below each of [`PLACES`].
 const OTHERS: [&str; 8] = ["collectd", "prometheus", "ganglia", "pcp", "netdata", "likwid", "rezolus", "wholegrain"];
 const PLACES: [&str; 5] = ["/var/lib", "/var/log", "/var/cache", "/run", "/etc"];
 /// The period that every monitor takes.
@@ -82,7 +82,7 @@ impl Run {
         ids.filter(|id| *id != self.child.id()).filter(ours).collect()
     }
 
-    /// What it left in the folders that were not given to it.
+    /// Files in the folders that were not given to it.
     fn left_elsewhere(&self) -> Vec<PathBuf> {
         let dirs = ["home", "temporary"].map(|dir| self.folder.path().join(dir));
         dirs.iter().flat_map(|dir| std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path())).collect()
@@ -96,7 +96,7 @@ impl Drop for Run {
     }
 }
 
-/// What lies in the places of installed packages, with when it was changed.
+/// The files of installed packages, with their times of change.
 fn installed_files() -> BTreeMap<PathBuf, SystemTime> {
     fn add(dir: &Path, found: &mut BTreeMap<PathBuf, SystemTime>) {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
 //! The monitors of others that are too large for `testing/prepare`: Performance Co-Pilot, Netdata, LIKWID, Rezolus. Each test runs
-//! when `bench/prepare` has installed its peer and the machine allows it, and otherwise says on standard error that it did not.
+//! when `bench/prepare` has installed its peer and the machine allows it, and otherwise prints on standard error that it did not.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -99,7 +99,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // What it has started dies with it.
+        // Its children die with it.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -115,7 +115,7 @@ fn marked(mark: &str) -> Vec<String> {
     found.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Starts a peer on this machine with both parts, and checks what it tells of itself; gives the number of its values.
+/// Starts a peer on this machine with both parts, and checks its reports; returns the number of its values.
 fn check(name: &str, configuration: &str, node: &[&str], server: &[&str]) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let (peer, ready) = Peer::start(name, configuration, "1s", "both", dir.path());
@@ -196,7 +196,7 @@ fn likwid() {
     }
 }
 
-/// A monitor that is killed leaves nothing: what it started dies with it.
+/// A monitor that is killed leaves nothing: its children die with it.
 #[test]
 fn a_killed_monitor_takes_its_processes_along() {
     if there("pcp").is_none() {

@@ -1,4 +1,4 @@
-//! The workloads, compiled by the real compiler and started by the real mpirun. What they take is not looked at.
+//! The workloads, compiled by the real compiler and started by the real mpirun. Their times are not checked.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,11 +1,11 @@
-//! The budgets' file, and what a count comes to beside its budget.
+//! The budgets' file, and the comparison of a count with its budget.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Deserialize;
 
-/// What the counts depend on beside the code.
+/// The environment on which the counts depend.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tools {
@@ -17,12 +17,12 @@ pub struct Tools {
     pub libc: String,
     /// Which processor it shows depends on it.
     pub valgrind: String,
-    /// What libraries choose their code by when they run.
+    /// Processor features by which libraries select their code.
     pub processor: String,
 }
 
 impl Tools {
-    /// What is not as it was, for people.
+    /// The differences, for people.
     pub fn differences(&self, before: &Self) -> Vec<String> {
         let pairs = [
             ("rustc", &self.rustc, &before.rustc),
@@ -50,9 +50,9 @@ pub struct Tolerance {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budgets {
-    /// With what they were taken.
+    /// Their environment.
     pub taken_with: Tools,
-    /// What is allowed above them.
+    /// The tolerance above them.
     pub tolerance: Tolerance,
     /// Instructions a unit, by path.
     pub instructions: BTreeMap<String, f64>,
@@ -61,7 +61,7 @@ pub struct Budgets {
 /// How a count stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// Within its budget and what is allowed above it.
+    /// Within its budget and the tolerance.
     Within,
     /// Over it, by this part.
     Over(f64),
@@ -88,7 +88,7 @@ impl Budgets {
         }
     }
 
-    /// The file's text; `units` says what each path is counted a unit of.
+    /// The file's text; `units` names the unit of each path.
     pub fn text(&self, units: &[(&str, &str)]) -> String {
         let Tools { rustc, cc, libc, valgrind, processor } = &self.taken_with;
         let mut text = format!(

@@ -5,14 +5,14 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// What a run came to.
+/// The count of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Count {
     /// Instructions executed in user space, on all threads.
     pub instructions: u64,
     /// Units that they were executed for.
     pub units: u64,
-    /// What libraries choose their code by when they run ([`crate::paths::run`]).
+    /// Processor features by which libraries select their code ([`crate::paths::run`]).
     pub processor: String,
     /// Callgrind's file, for `callgrind_annotate`.
     pub file: PathBuf,
@@ -25,7 +25,7 @@ impl Count {
     }
 }
 
-/// The version of valgrind; the error says how to get it.
+/// The version of valgrind; the error names the package.
 pub fn version(valgrind: &Path) -> anyhow::Result<String> {
     let output = Command::new(valgrind).arg("--version").output().with_context(|| {
         format!(
@@ -50,7 +50,7 @@ pub fn count(valgrind: &Path, name: &str, dir: &Path) -> anyhow::Result<Count> {
     command.args(["--tool=callgrind", "--quiet", "--instr-atstart=no"]);
     command.arg(format!("--callgrind-out-file={}", out.display()));
     command.arg(std::env::current_exe().context("finding this program")?).args(["run", name]);
-    // The variables lie on the stack: they would move what is counted.
+    // The variables lie on the stack: they would change the count.
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.env_clear().env("PATH", path);
     let output = command.output().with_context(|| format!("starting {}", valgrind.display()))?;
@@ -64,7 +64,7 @@ pub fn count(valgrind: &Path, name: &str, dir: &Path) -> anyhow::Result<Count> {
     for file in dumps(dir, name) {
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         if let Some(instructions) = total(&text, name) {
-            // In the place of what callgrind writes at the end, when nothing is counted any more.
+            // In place of callgrind's output at the end, when it no longer counts.
             std::fs::rename(&file, &out).with_context(|| format!("renaming {}", file.display()))?;
             return Ok(Count { instructions, units, processor: processor.to_owned(), file: out });
         }

@@ -10,16 +10,16 @@ use crate::budgets::{Budgets, Tolerance, Tools, Verdict};
 use crate::callgrind::{self, Count};
 use crate::paths::{ALL, HotPath};
 
-/// What is allowed when there is no file yet.
+/// Tolerance when there is no file yet.
 const TOLERANCE: Tolerance = Tolerance { same_tools: 0.03, other_tools: 0.25 };
-/// How often a path is counted before it is said to exceed its budget.
+/// How often a path is counted before it exceeds its budget.
 const COUNTS: usize = 3;
 /// How this is run.
 const COMMAND: &str = "cargo run --profile hot-paths -p wholegrain-hot-paths -- check";
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Take what is counted now as the budgets.
+    /// Write the counts as the new budgets.
     #[arg(long)]
     update: bool,
     /// Only these paths.
@@ -107,7 +107,7 @@ fn known(options: &Options) -> anyhow::Result<Option<Budgets>> {
     }
 }
 
-/// What the counts were made with. The compilers are those that this program was built with.
+/// The environment of the counts. The compilers are those that this program was built with.
 fn tools(valgrind: String, processor: String) -> Tools {
     // SAFETY: the call gives a text that stays.
     let libc = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) }.to_string_lossy().into_owned();

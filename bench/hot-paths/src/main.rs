@@ -2,7 +2,7 @@
 //!
 //! - In: the recorded and made-up data of `paths/`, the same on every run; the budgets of `bench/budgets/hot-paths.toml`.
 //! - Out: the count of each path beside its budget; an error that names the path, the figure, and by how much it is over.
-//! - Never: a clock. Callgrind counts what the processor would execute in user space, whatever else the machine does meanwhile.
+//! - Never: a clock. Callgrind counts the instructions in user space, whatever else the machine does meanwhile.
 
 mod budgets;
 mod callgrind;
@@ -30,9 +30,9 @@ struct Arguments {
 enum Command {
     /// Counts under callgrind and compares with the budgets; exit status 1 when one is exceeded.
     Check(check::Options),
-    /// The paths and what is counted of each.
+    /// The paths and their units.
     List,
-    /// One path, as callgrind is given it: what `check` starts.
+    /// One path within callgrind: `check` starts it.
     #[command(hide = true)]
     Run {
         /// Its name.

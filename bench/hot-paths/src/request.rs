@@ -1,10 +1,10 @@
-//! What a program asks of callgrind while it runs in it: instructions that do nothing anywhere else.
+//! Requests of a program to callgrind: instructions that do nothing elsewhere.
 
 /// Counts from here on, on all threads.
 const START_INSTRUMENTATION: u64 = request(4);
 /// Counts no more.
 const STOP_INSTRUMENTATION: u64 = request(5);
-/// Writes what was counted, under a name.
+/// Writes the count under a name.
 const DUMP_STATS_AT: u64 = request(3);
 
 /// The number of callgrind's n-th request: its tool code is `CT` (callgrind.h).
@@ -12,7 +12,7 @@ const fn request(number: u64) -> u64 {
     (b'C' as u64) << 24 | (b'T' as u64) << 16 | number
 }
 
-/// Counts what `work` executes and has it written under `name`.
+/// Counts the instructions of `work` and writes them under `name`.
 pub fn counted<T>(name: &std::ffi::CStr, work: impl FnOnce() -> T) -> T {
     ask(START_INSTRUMENTATION, 0);
     let result = work();
@@ -21,13 +21,13 @@ pub fn counted<T>(name: &std::ffi::CStr, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Valgrind knows a request by four rotations of a register that give back what was in it, and an exchange of a register with
+/// Valgrind knows a request by four rotations of a register that restore its value, and an exchange of a register with
 /// itself (valgrind.h).
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 fn ask(request: u64, argument: u64) {
     let arguments = [request, argument, 0, 0, 0, 0];
-    // SAFETY: the rotations come to 128 bits, which leaves rdi as it was, and the exchange changes nothing; valgrind reads the six
+    // SAFETY: the rotations come to 128 bits, which leaves rdi unchanged, and the exchange changes nothing; valgrind reads the six
     // words that rax points to, and the text that one of them does, and writes only rdx.
     unsafe {
         std::arch::asm!(

@@ -1,4 +1,4 @@
-//! The budgets of the hot paths hold, and the check says clearly what it lacks.
+//! The budgets of the hot paths hold, and the check names a missing program.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -4,7 +4,7 @@
 //! - Out: `target/bench/beside.json`.
 //! - Never: a figure of another system with settings that its own documents advise against, unsaid; a reading that was not taken.
 //!
-//! `recording.rs` is the data, `system.rs` what each system must do, a file each for the systems. README.md says what is compared how.
+//! `recording.rs` is the data, `system.rs` the interface of a system, with a file for each. README.md describes the comparison.
 
 mod http;
 mod own;
@@ -30,14 +30,14 @@ use crate::report::{keep, line, median};
 
 /// The file of a recording within its folder.
 const FILE: &str = "sent.bin";
-/// Copies end so long before now: no system takes readings of the future.
+/// Copies end this time before now: no system accepts readings of the future.
 const BEFORE_NOW_NS: i64 = 5_000_000_000;
-/// What `--full` records.
+/// Length of a recording with `--full`.
 const FULL_SECONDS: f64 = 3600.0;
 const FULL_INTERVAL_MS: u64 = 1000;
 /// Questions of each kind before those that count.
 const WARM_UP: usize = 5;
-/// Sums may differ by so much of themselves: systems add up floats in orders of their own.
+/// Relative tolerance of sums: systems add up floats in orders of their own.
 const SUM_TOLERANCE: f64 = 1e-9;
 
 #[derive(clap::Args, Clone)]
@@ -48,7 +48,7 @@ pub struct Options {
     /// Seconds to record.
     #[arg(long, default_value_t = 60.0)]
     record_seconds: f64,
-    /// From sample to sample of what is recorded, ms.
+    /// Sampling interval of the recording, ms.
     #[arg(long, default_value_t = 100)]
     record_interval_ms: u64,
     /// Records an hour at 1 s.
@@ -129,7 +129,7 @@ fn check(system: &mut dyn System, recording: &Recording) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The recording as so many nodes', ending now.
+/// The recording as that of several nodes, ending now.
 fn as_nodes(recording: &Recording, names: impl Iterator<Item = String>) -> anyhow::Result<Vec<Recording>> {
     // By whole seconds, so that readings stay where they were within one.
     let by_ns = (wall_ns() - BEFORE_NOW_NS - recording.span().1).div_euclid(1_000_000_000) * 1_000_000_000;
@@ -275,7 +275,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// A system takes in a recording and answers with the same sums; what is lost on the way is seen.
+    /// A system stores a recording and responds with the same sums; a loss is found.
     fn takes_in(name: &str) {
         let mut system = match find(name) {
             Ok(system) => system,

@@ -30,7 +30,7 @@ use crate::load::{own_cpu_ns, wall_ns};
 const WINDOW: usize = 64;
 /// How long the server may acknowledge nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A day that is over for so long has been merged into one block, ns.
+/// A day is merged into one block before this age, ns.
 const TWO_DAYS_NS: i64 = 2 * 86_400 * 1_000_000_000;
 /// The journal is sealed when it is so old. The default of a minute would only make the measurement longer.
 const SEAL_AFTER: &str = "\"5s\"";
@@ -40,7 +40,7 @@ pub struct Own {
     /// A batch has one sample, where agents would send several.
     singles: bool,
     running: Option<Running>,
-    /// What the servers before this one used, and the merges.
+    /// CPU of earlier servers and of the merges.
     before_ns: u64,
 }
 
@@ -137,7 +137,7 @@ impl System for Own {
         drop(store);
         self.before_ns += own_cpu_ns() - before;
         running.process = running.site.start_server();
-        // What the start itself took is nobody's reading.
+        // The CPU of the start belongs to no reading.
         self.before_ns -= running.process.cpu_ns().min(self.before_ns);
         self.running = Some(running);
         Ok(())
@@ -160,7 +160,7 @@ impl System for Own {
         let (asker, node) = (&self.running()?.asker, &recording.node);
         let scales = asker.scales(node)?;
         let mut sums = Sums::new();
-        // Integers come scaled; what was sent is the value divided by the scale.
+        // Integers arrive scaled: divide them by the scale.
         asker.rows(&format!("/bench/{node}/**"), &[], span(recording), |sensor, value| {
             let name = sensor.strip_prefix(&format!("/bench/{node}/")).unwrap_or(sensor);
             let sum = sums.entry(name.to_owned()).or_default();

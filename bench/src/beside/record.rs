@@ -1,4 +1,4 @@
-//! Records what an agent sends: the agent itself samples this machine, and this program stands in for its server.
+//! Records the messages of an agent: the agent itself samples this machine, and this program replaces its server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +21,7 @@ const PACKET_BYTES_MAX: usize = 32 << 20;
 /// How long the agent may take to connect, and to say something.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// What is recorded.
+/// Options of a recording.
 pub struct RecordingOptions {
     /// Seconds.
     pub seconds: f64,
@@ -52,7 +52,7 @@ pub fn record(file: &Path, options: &RecordingOptions) -> anyhow::Result<()> {
     standin.capture(Instant::now() + Duration::from_secs_f64(options.seconds), &mut out)?;
     ensure!(agent.runs(), "the agent ended: {}", agent.log());
     agent.signal(libc::SIGTERM);
-    // What it sends while it stops.
+    // Its last messages while it stops.
     standin.capture(Instant::now() + SILENCE_MAX, &mut out)?;
     agent.wait();
     out.flush()?;

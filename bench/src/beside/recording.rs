@@ -1,4 +1,4 @@
-//! Readings as an agent sent them: the file, and what is in it.
+//! Readings as an agent sent them: the file and its content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
@@ -9,9 +9,9 @@ use wholegrain_model::{Batch, Column, ColumnValues, Gaps, Schema, SchemaHash, Se
 use wholegrain_transport::payload::{PAYLOAD_BYTES_MAX, decode_batch, encode_batch, read_header};
 use wholegrain_transport::topics::Topic;
 
-/// What the file begins with.
+/// The beginning of the file.
 const MAGIC: &[u8; 8] = b"WGSENT01";
-/// What VictoriaMetrics and Prometheus keep of a time, ns.
+/// Resolution of times in VictoriaMetrics and Prometheus, ns.
 const MILLISECOND_NS: i64 = 1_000_000;
 /// The longest topic.
 const TOPIC_BYTES_MAX: usize = 64 << 10;
@@ -40,7 +40,7 @@ pub struct Part {
     pub batch: Batch,
 }
 
-/// What one agent sent.
+/// The messages of one agent.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     /// Its name.
@@ -51,7 +51,7 @@ pub struct Recording {
     pub parts: Vec<Part>,
 }
 
-/// What all readings of one sensor come to.
+/// Number and sum of all readings of one sensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sum {
     /// How many there are.
@@ -146,7 +146,7 @@ impl Recording {
         self.sums().len()
     }
 
-    /// The same readings as another node's, all of them later by so much.
+    /// The same readings as another node's, all of them later by `by_ns`.
     pub fn moved(&self, node: &str, by_ns: i64) -> anyhow::Result<Self> {
         let prefix = SensorPath::new(format!("/bench/{node}"))?;
         let schema = |old: &Schema| Schema::new(prefix.clone(), old.group(), old.sensors().to_vec());
@@ -199,7 +199,7 @@ impl Recording {
         (kept, left_out)
     }
 
-    /// What each sensor's readings come to.
+    /// Number and sum of each sensor's readings.
     pub fn sums(&self) -> Sums {
         let mut sums = Sums::new();
         for Part { group, batch } in &self.parts {
@@ -216,7 +216,7 @@ impl Recording {
         sums
     }
 
-    /// Messages in the order in which they go, in groups: what one agent sends at a time, each of its groups at most once.
+    /// Messages in their order, by send: each group of the agent at most once.
     pub fn sends(&self) -> Vec<&[Part]> {
         let (mut sends, mut begin) = (Vec::new(), 0);
         for at in 0..self.parts.len() {

@@ -1,13 +1,13 @@
 //! Readings as Prometheus' remote write has them (`prompb/remote.proto` of Prometheus: `WriteRequest`), packed with snappy.
 //!
-//! A sensor's path below its node is the metric's name, with `_` for what names there may not have; the node is the label `node`.
+//! A sensor's path below its node is the metric's name, with `_` for characters that names may not have; the node is the label `node`.
 
 use wholegrain_model::Batch;
 
 use super::recording::{Part, Recording};
 use super::system::{Lane, Request};
 
-/// What a sender tells of the format.
+/// Headers that describe the format.
 pub const HEADERS: [(&str, &str); 3] = [
     ("content-encoding", "snappy"),
     ("content-type", "application/x-protobuf"),
@@ -54,7 +54,7 @@ fn put_samples(batch: &Batch, column: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// What is sent at a time: every sensor's samples of these batches.
+/// One request: every sensor's samples of these batches.
 pub fn request(recording: &Recording, parts: &[Part]) -> Vec<u8> {
     let (mut request, mut series) = (Vec::new(), Vec::new());
     for part in parts {
@@ -72,7 +72,7 @@ pub fn request(recording: &Recording, parts: &[Part]) -> Vec<u8> {
     request
 }
 
-/// A request for what the agent sent each time it sent.
+/// A request for each send of the agent.
 pub fn lane(recording: &Recording, path: &str) -> anyhow::Result<Lane> {
     let mut packer = snap::raw::Encoder::new();
     let mut requests = Vec::new();

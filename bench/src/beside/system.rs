@@ -1,4 +1,4 @@
-//! What every system that is compared must do.
+//! The interface of the systems that are compared.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub struct About {
     pub version: String,
     /// Settings that are not its defaults, how it is written to and asked.
     pub configured: String,
-    /// What a crash of the machine takes of what it has acknowledged.
+    /// The acknowledged data that a crash of the machine loses.
     pub durable: &'static str,
     /// Which files are its stored bytes, and which are not.
     pub counted: &'static str,
@@ -33,7 +33,7 @@ impl AsRef<[u8]> for Request {
     }
 }
 
-/// What one connection sends, in its order.
+/// The requests of one connection, in order.
 pub struct Lane {
     /// Whose readings these are.
     pub node: String,
@@ -48,7 +48,7 @@ pub struct Lane {
 pub struct Stored {
     /// Data and index.
     pub bytes: u64,
-    /// What the whole folder has, with journals, catalogues, caches, downsampled windows.
+    /// The whole folder, with journals, catalogues, caches, downsampled windows.
     pub all: u64,
 }
 
@@ -67,7 +67,7 @@ pub fn span(recording: &Recording) -> Span {
     Span { from, to }
 }
 
-/// What the sensors that are added up share: counters of one unit, for sums of different units are refused here.
+/// Prefix of the sensors that are added up: counters of one unit, because sums of different units are refused.
 const BELOW: &str = "net/netstat/TcpExt/";
 /// How their names go on. `TCPMemoryPressuresChrono` is a time.
 const STARTS: [&str; 19] = [
@@ -93,7 +93,7 @@ impl SensorSelection {
         Self { nodes, summed: all.filter(is_summed).cloned().collect() }
     }
 
-    /// What chooses those that are added up here.
+    /// Patterns of the sensors that are added up.
     pub fn patterns() -> Vec<String> {
         STARTS.iter().map(|start| format!("/bench/*/{BELOW}{start}*")).collect()
     }
@@ -106,11 +106,11 @@ impl SensorSelection {
 
 /// One system on this machine, with files and ports of its own. It is gone when it is dropped.
 pub trait System {
-    /// What it is.
+    /// Its description.
     fn about(&self) -> About;
-    /// Begins with an empty store, below a folder that is empty; what ran before ends.
+    /// Begins with an empty store, below a folder that is empty; ends the process that ran before.
     fn fresh(&mut self, dir: &Path) -> anyhow::Result<()>;
-    /// Encodes what is to be sent.
+    /// Encodes the requests.
     fn prepare(&self, recording: &Recording) -> anyhow::Result<Lane>;
     /// Sends everything and returns when all of it is acknowledged.
     fn ingest(&mut self, lanes: &[Lane]) -> anyhow::Result<()>;
@@ -120,9 +120,9 @@ pub trait System {
     fn cpu_ns(&self) -> u64;
     /// Resident memory, kB.
     fn rss_kb(&self) -> u64;
-    /// What its files take, after [`System::flush_and_merge`].
+    /// Bytes of its files, after [`System::flush_and_merge`].
     fn stored(&self) -> anyhow::Result<Stored>;
-    /// How many readings of each sensor of the recording's node there are in its span, and what they add up to.
+    /// Number and sum of the readings of each sensor of the recording's node in its span.
     fn sums(&mut self, recording: &Recording) -> anyhow::Result<Sums>;
     /// Reads all readings of one sensor; how many came.
     fn one_sensor(&mut self, node: &str, sensor: &str, span: Span) -> anyhow::Result<usize>;

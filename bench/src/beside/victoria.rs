@@ -41,7 +41,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> anyhow::Result<bool>) ->
     Ok(())
 }
 
-/// What a program says of its version, or how to get it.
+/// The version that a program prints; the error names its package.
 pub fn version(program: &str, argument: &str, package: &str) -> anyhow::Result<String> {
     let output = Command::new(program).arg(argument).output();
     let output = output.with_context(|| format!("{program} is not there: install the package {package}"))?;

@@ -1,5 +1,5 @@
 //! Something for the machine to do while it is recorded: computing, memory, files, sockets and new processes, in turns of random length,
-//! so that what /proc tells moves as it does on a node in use.
+//! so that the values of /proc change as on a node in use.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ const TURN_MS: (u64, u64) = (200, 4000);
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
 /// A file of a turn, bytes.
 const FILE_BYTES: usize = 4 << 20;
-/// What goes over a socket at a time, bytes.
+/// Bytes of one message over a socket.
 const MESSAGE_BYTES: usize = 16 << 10;
 
 /// Work that ends when it is dropped.

@@ -1,5 +1,5 @@
 //! The yardstick for jobs: a loop with the same tick that performs the same reads of cgroup files and perf counters as the agent,
-//! with nothing around them. Each second it prints ticks made and missed, and where it is asked to, what each kind of read took.
+//! with nothing around them. Each second it prints ticks made and missed, and on request the time of each kind of read.
 
 use std::ffi::CString;
 use std::io::Write;
@@ -32,7 +32,7 @@ pub struct Options {
     /// Tick in milliseconds.
     #[arg(long, default_value_t = 1)]
     interval_ms: u64,
-    /// A file that lists what is read, one a line.
+    /// A file with one read in each line.
     #[arg(long)]
     reads: PathBuf,
     /// Also take the time of each kind of read, which costs a little itself.
@@ -40,7 +40,7 @@ pub struct Options {
     time: bool,
 }
 
-/// What is read with one system call.
+/// A read with one system call.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Read {
     /// A file, from its beginning.
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     tick_until_killed(&open, options)
 }
 
-/// Opens what a file lists.
+/// Opens the reads of a list.
 pub fn open_listed(list: &Path) -> anyhow::Result<Vec<Open>> {
     let text = std::fs::read_to_string(list).with_context(|| format!("the list of reads {}", list.display()))?;
     crate::usage::raise_open_files();
@@ -121,7 +121,7 @@ fn tick_until_killed(open: &[Open], options: &Options) -> anyhow::Result<()> {
         // SAFETY: `deadline` lives through the call; the remaining time is not asked for.
         unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &deadline, std::ptr::null_mut()) };
         if options.time {
-            // What is of one kind stands together, so that the clock is asked three times a tick, not at each read.
+            // Reads are sorted by kind, so that the clock is read three times a tick, not at each read.
             for kind in open.chunk_by(|a, b| a.kind == b.kind) {
                 let start = now();
                 kind.iter().try_for_each(|read| read_one(read, &mut buffer))?;
@@ -138,7 +138,7 @@ pub fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
     let descriptor = read.descriptors[0].as_raw_fd();
     let (place, length) = (buffer.as_mut_ptr().cast(), buffer.len());
     let count = if read.perf {
-        // SAFETY: the buffer is as long as said and nobody else uses it.
+        // SAFETY: `length` is the buffer's, and nobody else uses it.
         unsafe { libc::read(descriptor, place, length) }
     } else {
         // SAFETY: as above.
@@ -148,7 +148,7 @@ pub fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens what is read.
+/// Opens a read.
 pub fn open_read(read: &Read) -> anyhow::Result<Open> {
     match read {
         Read::File(path) => {

@@ -27,7 +27,7 @@ impl Default for Options {
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("agent: {} concurrent jobs every {} ms for {} s", options.jobs, options.interval_ms, options.seconds);
-    // Sleeping processes: so many busy ones would measure the scheduler.
+    // Sleeping processes: hundreds of busy ones would measure the scheduler.
     let jobs = Jobs::new(options.jobs, false)?;
     let mut server = jobs.site.site.start_server();
     jobs.configure(&format!("{}ms", options.interval_ms));

@@ -1,7 +1,7 @@
-//! What jobs cost: real cgroups with real processes in them, and an agent that reads them.
+//! Costs of jobs: real cgroups with real processes in them, and an agent that reads them.
 //!
 //! - In: how many jobs, how often.
-//! - Out: figures beside those of a program that does the same reads and nothing else, and what jobs notice of it all.
+//! - Out: figures beside those of a program that does the same reads and nothing else.
 //! - Never: a figure from recorded trees.
 
 pub mod bare;
@@ -15,7 +15,7 @@ use wholegrain_testing::cgroups::{Cgroups, JobGroup};
 use wholegrain_testing::jobs::{Descriptors, JobSite};
 use wholegrain_testing::{Process, wait_until};
 
-/// What is read of a job, but for what is gathered from its processes one by one.
+/// The metrics of a job, except those that are summed over its processes.
 const PATTERNS: &str = r#"["cpu/**", "memory/**", "io/**", "pids/**", "pressure/**", "perf/**"]"#;
 /// How often processes are read: the agent's default.
 const TASKS_EVERY: &str = "10s";
@@ -71,7 +71,7 @@ impl Jobs {
         metrics.filter(|(_, interval)| interval.is_some()).map(|(name, _)| name).collect()
     }
 
-    /// What an agent reads of the jobs at each tick: its open files and counters, as a list for [`bare`].
+    /// The reads of an agent for the jobs in each tick: its open files and counters, as a list for [`bare`].
     pub fn reads(&self, agent: &Process) -> anyhow::Result<Vec<bare::Read>> {
         let mut reads = Vec::new();
         for entry in std::fs::read_dir(format!("/proc/{}/fd", agent.id())).context("the agent's descriptors")?.flatten()
@@ -79,7 +79,7 @@ impl Jobs {
             let Ok(target) = std::fs::read_link(entry.path()) else { continue };
             let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let of_a_job = target.to_string_lossy().contains("/job_") && target.is_file();
-            // Who is in a cgroup is looked at by what goes through processes, not at each tick.
+            // The reader of processes reads the members of a cgroup, not every tick.
             if of_a_job && !["cgroup.procs", "tasks"].contains(&name.as_str()) {
                 reads.push(bare::Read::File(target));
             }

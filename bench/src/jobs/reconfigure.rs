@@ -14,7 +14,7 @@ use crate::report::{Aim, aim, keep, line, quantile};
 
 /// Intervals that are asked for in turn, ms: no multiple of each other, so that a sample tells which it is of.
 const INTERVALS_MS: [i64; 2] = [10, 14];
-/// The metric that is looked at.
+/// The observed metric.
 const METRIC: &str = "cpu/usage";
 /// How long a change may take before the benchmark gives up.
 const TIMEOUT: Duration = Duration::from_secs(20);

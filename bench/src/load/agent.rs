@@ -25,7 +25,7 @@ pub struct Agent {
     pub samples: usize,
     /// From sample to sample, ns.
     pub interval_ns: i64,
-    /// What it has made so far.
+    /// The sums of its readings so far.
     pub made: ExpectedSums,
     /// Batches that are sent again and again instead of new ones; none unless [`Agent::prebuild`] was called.
     pub(super) templates: Vec<Template>,
@@ -41,7 +41,7 @@ pub struct Agent {
     payload: Vec<u8>,
 }
 
-/// What the store must hold of an agent.
+/// The sums that the store must hold of an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExpectedSums {
     /// Batches.
@@ -57,7 +57,7 @@ pub struct ExpectedSums {
 }
 
 impl Agent {
-    /// With so many sensors below `/bench/<name>`, and samples at an interval.
+    /// An agent with this number of sensors below `/bench/<name>`, sampled at an interval.
     pub fn new(name: String, sensors: usize, samples: usize, interval_ns: i64) -> anyhow::Result<Self> {
         let prefix = SensorPath::new(format!("/bench/{name}"))?;
         let schema = Schema::new(prefix, GROUP, values::sensors(sensors))?;
@@ -109,7 +109,7 @@ impl Agent {
         self.interval_ns * self.samples as i64
     }
 
-    /// Encodes so many batches once; from now on they are sent in turn, with new numbers and times.
+    /// Encodes this number of batches once; from now on they are sent in turn, with new sequence numbers and times.
     pub fn prebuild(&mut self, count: usize) {
         for _ in 0..count {
             let (ints, floats) = (self.walk.int_sum, self.walk.float_steps);
@@ -184,7 +184,7 @@ mod tests {
         agent.message().1
     }
 
-    /// Decodes what an agent sends and adds it up as the store would.
+    /// Decodes an agent's batches and adds them up as the store would.
     fn check(mut agent: Agent) {
         let schema = agent.schema().clone();
         let mut found = ExpectedSums::default();

@@ -1,4 +1,4 @@
-//! A client that waits for each answer: for what is measured one packet after the other.
+//! A client that waits for each response: for measurements of single packets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -66,7 +66,7 @@ impl Client {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// Subscribes and takes so many messages.
+    /// Subscribes and receives this number of messages.
     pub fn subscribe(&mut self, filters: &[String], messages: usize) -> anyhow::Result<()> {
         self.send(&subscribing(filters))?;
         let (mut acknowledged, mut found) = (false, 0);

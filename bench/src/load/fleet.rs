@@ -33,13 +33,13 @@ pub struct Target {
 /// When batches are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// When their last sample is taken. Who is late sends later: nothing is left out.
+    /// At the time of their last sample. A late agent sends later: no batch is left out.
     Clock,
     /// As soon as the window has room; ticks are left out to stay near the clock.
     Window,
 }
 
-/// What was acknowledged.
+/// Totals of the acknowledged batches.
 #[derive(Default)]
 pub struct Totals {
     /// Batches.
@@ -81,13 +81,13 @@ pub struct Fleet {
     ready: Vec<usize>,
     window_max: usize,
     heard: Instant,
-    /// What was acknowledged so far.
+    /// The acknowledged batches so far.
     pub totals: Totals,
 }
 
 impl Fleet {
     /// Connects agents, at most `at_once` in the handshake at a time, and announces their schemas. At most `window_max`
-    /// publishes of each wait for acknowledgement, fewer when the server says so.
+    /// publishes of each wait for acknowledgement, fewer when the server limits them.
     pub fn connect(agents: Vec<Agent>, target: &Target, window_max: usize, at_once: usize) -> anyhow::Result<Self> {
         let mut fleet = Self {
             members: Vec::with_capacity(agents.len()),
@@ -132,7 +132,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits for the sockets and takes what they have.
+    /// Waits for the sockets and reads them.
     fn turn(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.wait(timeout, &mut ready)?;
@@ -203,7 +203,7 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Sends for so long. `each_second` is called once a second with the time since the start.
+    /// Sends for `length`. `each_second` is called once a second with the time since the start.
     pub fn run(
         &mut self,
         pace: Pace,
@@ -273,7 +273,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The agents, for what they made.
+    /// The agents, for their sums.
     pub fn agents(&self) -> impl Iterator<Item = &Agent> {
         self.members.iter().map(|member| &member.agent)
     }

@@ -19,10 +19,10 @@ const READ_BYTES: usize = 64 << 10;
 /// Announced to the server, s.
 const KEEP_ALIVE_S: u16 = 600;
 
-/// What the server said.
+/// A packet of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ServerPacket {
-    /// It takes the client; so many publishes may wait for their acknowledgement.
+    /// It accepts the client; the limit of unacknowledged publishes.
     Connected(u16),
     /// A publish is durable.
     Acked(u16),
@@ -30,12 +30,12 @@ pub enum ServerPacket {
     Other,
 }
 
-/// A connection and what waits to be sent on it.
+/// A connection and its send buffer.
 pub struct Link {
     tcp: TcpStream,
     tls: Option<Box<ClientConnection>>,
     version: Version,
-    /// What waits; what is before `sent` has gone.
+    /// The send buffer; the bytes before `sent` were sent.
     output: BytesMut,
     input: BytesMut,
     next_id: u16,
@@ -62,7 +62,7 @@ impl Link {
             None => None,
             Some(config) => {
                 let mut connection = ClientConnection::new(config, "localhost".try_into()?)?;
-                // What waits is bounded by the window; a bound of its own would only cut publishes in two.
+                // The window bounds the buffer; another bound would only cut publishes in two.
                 connection.set_buffer_limit(None);
                 Some(Box::new(connection))
             }
@@ -107,7 +107,7 @@ impl Link {
         self.output.len()
     }
 
-    /// Sends what the socket takes; whether something is left.
+    /// Sends as much as the socket accepts; whether something is left.
     pub fn flush(&mut self) -> io::Result<bool> {
         if let Some(tls) = &mut self.tls {
             if !tls.is_handshaking() && !self.output.is_empty() {
@@ -130,14 +130,14 @@ impl Link {
                 }
             }
         }
-        // Ten thousand connections: what once was needed for a burst is given back.
+        // Ten thousand connections: memory for a burst is freed.
         if self.output.capacity() > READ_BYTES && self.output.is_empty() {
             self.output = BytesMut::new();
         }
         Ok(false)
     }
 
-    /// Takes what has come and tells `each` of it, in its order.
+    /// Reads the received packets and passes each to `each`, in order.
     pub fn receive(&mut self, mut each: impl FnMut(ServerPacket) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut buffer = [0; READ_BYTES];
         loop {

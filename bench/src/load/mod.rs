@@ -2,7 +2,7 @@
 //! server that it loads.
 //!
 //! - In: how many, how large, how often; where the server is.
-//! - Out: publishes with quality of service 0 or 1; what was acknowledged, when, and what the store must hold afterwards.
+//! - Out: publishes with quality of service 0 or 1; acknowledgements with their times, and the sums that the store must hold afterwards.
 //! - Never: a thread for a connection (one thread and `epoll` serve all), a publish sent again: a connection that breaks ends
 //!   the measurement with an error.
 

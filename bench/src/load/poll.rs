@@ -49,7 +49,7 @@ impl Poller {
         ready.clear();
         let timeout_ms = timeout.as_nanos().div_ceil(1_000_000).min(60_000) as libc::c_int;
         let room = self.events.len() as libc::c_int;
-        // SAFETY: the events are as many as said and nobody else uses them.
+        // SAFETY: the pointer and the length are those of `events`, which nobody else uses.
         let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), room, timeout_ms) };
         if count < 0 {
             let error = io::Error::last_os_error();

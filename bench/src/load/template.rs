@@ -5,14 +5,14 @@ pub const SEQ_FIRST: u64 = 1 << 14;
 /// The last one.
 pub const SEQ_LAST: u64 = (1 << 21) - 1;
 
-/// An encoded batch with the places of what changes from sending to sending.
+/// An encoded batch with the places of the fields that change with each sending.
 pub struct Template {
     payload: Vec<u8>,
     seq_at: usize,
     time_at: usize,
-    /// What its integers add up to.
+    /// Sum of its integers.
     pub int_sum: i128,
-    /// What its floats add up to, in steps.
+    /// Sum of its floats, in steps.
     pub float_steps: i128,
 }
 
@@ -43,7 +43,7 @@ impl Template {
         self.payload[self.time_at..self.time_at + 8].copy_from_slice(&first_time.to_le_bytes());
     }
 
-    /// The batch as it was stamped last.
+    /// The batch with its last stamp.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }

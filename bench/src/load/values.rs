@@ -8,9 +8,9 @@
 use wholegrain_model::{SensorDef, ValueType};
 use wholegrain_transport::payload::Rows;
 
-/// The classes repeat after so many sensors.
+/// The classes repeat after this number of sensors.
 const PATTERN: &[u8; 25] = b"sssccsssgsssscsssfsscsgcs";
-/// A sensor that stands still takes a new value once in so many batches.
+/// A constant sensor changes its value once in this number of batches.
 const STILL_BATCHES: u64 = 100;
 /// The step of floats: a power meter's eighth of a watt. Their sum stays exact.
 pub const FLOAT_STEP: f64 = 0.125;
@@ -28,7 +28,7 @@ pub struct Walk {
     pub float_steps: i128,
 }
 
-/// What a sensor's values do.
+/// The pattern of a sensor's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Still,
@@ -94,7 +94,7 @@ impl Walk {
         self.random
     }
 
-    /// Goes on to the next batch.
+    /// Advances to the next batch.
     pub fn advance(&mut self) {
         let samples = self.samples;
         let (mut ints, mut floats) = (0i64, 0i64);

@@ -17,7 +17,7 @@ use crate::request;
 pub struct HotPath {
     /// As the budget is called.
     pub name: &'static str,
-    /// What is counted: instructions "a …".
+    /// The unit of the count: instructions "a …".
     pub unit: &'static str,
     /// Makes it ready.
     pub make: fn() -> anyhow::Result<Box<dyn Work>>,
@@ -25,12 +25,12 @@ pub struct HotPath {
 
 /// A path made ready.
 pub trait Work {
-    /// What has to be there before each time, and is not counted.
+    /// The preparation before each time, which is not counted.
     fn prepare(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// What is counted; how many units it was.
+    /// The counted work; returns its number of units.
     fn work(&mut self) -> anyhow::Result<u64>;
 }
 
@@ -65,7 +65,7 @@ pub fn run(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What takes as many threads as there are processors takes one on every machine.
+/// Libraries that start a thread for each processor start one on every machine.
 fn stay_on_one_processor() {
     // SAFETY: a set is plain bits, for which zero is a value; the calls read and write one set of the size they are given.
     unsafe {
@@ -81,7 +81,7 @@ fn stay_on_one_processor() {
     }
 }
 
-/// What the processor can do, of that by which libraries choose their code when they run. In valgrind it is what valgrind has.
+/// The processor features by which libraries select their code. Within valgrind these are valgrind's.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     let has = [

@@ -1,4 +1,4 @@
-//! Reading what is stored: as it is, in windows, and as a virtual sensor.
+//! Reading the store: unchanged, in windows, and as a virtual sensor.
 
 use std::hint::black_box;
 
@@ -17,7 +17,7 @@ const SAMPLES: usize = 60;
 /// Seconds that are stored and asked for.
 const SECONDS: usize = 3600;
 const READINGS: u64 = (SENSORS * SECONDS) as u64;
-/// No multiple of a tier's, so that readings are looked at.
+/// No multiple of a tier's, so that readings are read.
 const WINDOW_S: u64 = 7;
 
 /// A block with an hour of one node.

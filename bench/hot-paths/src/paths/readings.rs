@@ -5,7 +5,7 @@ use wholegrain_transport::payload::encode_batch;
 
 /// One second, ns.
 pub const SECOND: i64 = 1_000_000_000;
-/// A whole day, so that what is stored begins a block of its own: ns since the Unix epoch.
+/// A whole day, so that the readings begin a block of their own: ns since the Unix epoch.
 pub const START: i64 = 20_000 * 86_400 * SECOND;
 
 /// A group whose sensors stand still for the most part, count up or go up and down.
@@ -15,7 +15,7 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// So many sensors.
+    /// Number of sensors.
     pub fn new(sensors: usize) -> Self {
         let mut made = Self { now: vec![0; sensors], state: 0x2545_f491_4f6c_dd1d };
         for index in 0..sensors {

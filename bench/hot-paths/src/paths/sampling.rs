@@ -21,9 +21,9 @@ use super::readings::{Moving, SECOND, START};
 
 /// Samples counted of each group.
 const SAMPLES: u64 = 50;
-/// A node of `/proc/meminfo`, `/proc/vmstat` and `/proc/stat` has about so many.
+/// About the number of values in `/proc/meminfo`, `/proc/vmstat` and `/proc/stat`.
 const SENSORS: usize = 285;
-/// The agent's configuration: what is sent waits in memory, as there is nobody to send it to.
+/// The agent's configuration: batches wait in memory, because there is no server.
 const AGENT: &str = "name = \"n0\"\n[mqtt]\nurl = \"mqtt://localhost:1\"\n[cache]\nduration = \"10s\"\n";
 
 fn recorded() -> PathBuf {
@@ -112,10 +112,10 @@ pub fn job() -> anyhow::Result<Box<dyn Work>> {
     Sample::of(vec![("job/42/all".to_owned(), sensors, reader)])
 }
 
-/// Groups that are due at once: what a wake-up costs is spread over them, as on a node.
+/// Groups that are due at once: they share the cost of a wake-up, as on a node.
 const GROUPS: usize = 4;
 
-/// What the encoder thread does when it wakes: a batch of each group.
+/// One wake-up of the encoder thread: a batch of each group.
 struct Encode {
     handles: AgentHandles,
     encoder: Encoder,
