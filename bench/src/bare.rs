@@ -16,11 +16,11 @@ const FILES: [&str; 3] = ["/proc/meminfo", "/proc/vmstat", "/proc/stat"];
 const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// Tick in milliseconds.
+pub struct BareOptions {
+    /// Length of a tick, milliseconds.
     #[arg(long, default_value_t = 1.0)]
     interval_ms: f64,
-    /// Read nothing.
+    /// Tick without any read.
     #[arg(long)]
     tick_only: bool,
     /// A list of reads in place of the three files, as for `bare-jobs`.
@@ -62,7 +62,7 @@ impl Counts {
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &BareOptions) -> anyhow::Result<()> {
     let reads: Vec<Open> = match &options.reads {
         Some(list) => open_listed(list)?,
         None if options.tick_only => Vec::new(),

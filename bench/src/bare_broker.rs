@@ -18,18 +18,17 @@ const PACKET_BYTES_MAX: usize = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// The listener's token; connections count up from the next.
 const LISTENER: usize = 0;
-/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct BareBrokerOptions {
     /// The port to listen on.
     #[arg(long)]
     port: u16,
 }
 
 /// Runs until it is killed.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &BareBrokerOptions) -> anyhow::Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", options.port)).context("listening")?;
     listener.set_nonblocking(true)?;
     let mut poller = Poller::new()?;

@@ -47,8 +47,8 @@ Connections are opened from this process: 200 more open files than connections m
 
 #[derive(clap::Args, Clone)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
-    /// Connections.
+pub struct ConnectionsOptions {
+    /// Number of connected agents.
     #[arg(long, default_value_t = 10_000)]
     connections: usize,
     /// Length of the load, seconds.
@@ -66,15 +66,15 @@ pub struct Options {
     /// How clients connect; each of these in turn.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Security::Plain, Security::Tls, Security::Certificates])]
     security: Vec<Security>,
-    /// The server's setting.
+    /// The server's setting `seal_after`.
     #[arg(long, default_value = "10s")]
     seal_after: String,
-    /// The server's setting.
+    /// The server's setting `seal_bytes`.
     #[arg(long, default_value = "64MiB")]
     seal_bytes: String,
 }
 
-impl Options {
+impl ConnectionsOptions {
     /// The shortened version for `all`.
     pub fn short() -> Self {
         let security = vec![Security::Plain, Security::Tls];
@@ -128,7 +128,7 @@ fn introduce(site: &Site, agents: Vec<Agent>, target: &Target) -> anyhow::Result
 }
 
 /// Results of one run.
-struct Measured {
+struct ConnectionMeasurements {
     first: Totals,
     first_s: f64,
     connect_s: f64,
@@ -144,7 +144,7 @@ struct Measured {
     memory: Memory,
 }
 
-fn one(options: &Options, security: Security) -> anyhow::Result<serde_json::Value> {
+fn one(options: &ConnectionsOptions, security: Security) -> anyhow::Result<serde_json::Value> {
     let quoted = |text: &str| format!("{text:?}");
     let (site, plain) = installation(&[
         ("store", "seal_after", &quoted(&options.seal_after)),
@@ -162,7 +162,7 @@ fn one(options: &Options, security: Security) -> anyhow::Result<serde_json::Valu
     println!(" {} connections, {}", options.connections, serde_json::to_string(&security).context("a name")?);
     tell(options, &measured);
     let checked = check(&site, &agents)?;
-    let Measured { first, totals, memory, .. } = &measured;
+    let ConnectionMeasurements { first, totals, memory, .. } = &measured;
     let (count, readings) = (options.connections as f64, totals.readings as f64);
     let kb = |kb: f64| (kb - measured.alone_kb) / count;
     Ok(
@@ -180,7 +180,12 @@ fn one(options: &Options, security: Security) -> anyhow::Result<serde_json::Valu
     )
 }
 
-fn load(options: &Options, site: &Site, target: &Target, agents: Vec<Agent>) -> anyhow::Result<(Measured, Vec<Agent>)> {
+fn load(
+    options: &ConnectionsOptions,
+    site: &Site,
+    target: &Target,
+    agents: Vec<Agent>,
+) -> anyhow::Result<(ConnectionMeasurements, Vec<Agent>)> {
     let (agents, first, first_s) = introduce(site, agents, target)?;
     let mut server = site.start_server();
     measure_for(REST_SECONDS);
@@ -204,7 +209,7 @@ fn load(options: &Options, site: &Site, target: &Target, agents: Vec<Agent>) -> 
     wait_until_idle(site, &server)?;
     let sealed_ns = server.cpu_ns() - before;
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
-    let measured = Measured {
+    let measured = ConnectionMeasurements {
         first,
         first_s,
         connect_s,
@@ -222,9 +227,19 @@ fn load(options: &Options, site: &Site, target: &Target, agents: Vec<Agent>) -> 
     Ok((measured, agents))
 }
 
-fn tell(options: &Options, measured: &Measured) {
-    let Measured { first, first_s, connect_s, connect_ns, alone_kb, idle_kb, busy_kb, live_bytes, totals, .. } =
-        measured;
+fn tell(options: &ConnectionsOptions, measured: &ConnectionMeasurements) {
+    let ConnectionMeasurements {
+        first,
+        first_s,
+        connect_s,
+        connect_ns,
+        alone_kb,
+        idle_kb,
+        busy_kb,
+        live_bytes,
+        totals,
+        ..
+    } = measured;
     let (count, seconds) = (options.connections as f64, options.seconds as f64);
     let (idle, busy) = ((idle_kb - alone_kb) / count, (busy_kb - alone_kb) / count);
     line("first connection of all with new schemas, s", format!("{first_s:.1}"), "");
@@ -253,7 +268,7 @@ fn tell(options: &Options, measured: &Measured) {
     line("from sending to PUBACK: median, 99th percentile, largest, ms", text, "");
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ConnectionsOptions) -> anyhow::Result<()> {
     raise_open_files();
     println!(
         "connections: {} with {} sensors every {} ms for {} s, quality of service 1",

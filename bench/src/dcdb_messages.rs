@@ -23,11 +23,11 @@ const SENSORS: usize = 100;
 const WAITING_BYTES_MAX: usize = 256 << 10;
 /// How long the server may do nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Value and timestamp.
+/// One value and its timestamp.
 const PAYLOAD_BYTES: usize = 16;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct DcdbMessagesOptions {
     /// Length of the load for each of the four (quality of service 0 and 1, one connection and many), seconds.
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
@@ -42,7 +42,7 @@ pub struct Options {
     rate: f64,
 }
 
-impl Options {
+impl DcdbMessagesOptions {
     /// The shortened version for `all`.
     pub fn short() -> Self {
         Self { seconds: 5.0, connections: 50, window: 1000, rate: 0.0 }
@@ -57,7 +57,7 @@ struct Pusher {
     qos: u8,
     /// A PUBLISH for each sensor, one after the other.
     messages: Vec<u8>,
-    /// Where each ends.
+    /// Ends of the encoded messages.
     ends: Vec<usize>,
     values: Vec<u64>,
     next: usize,
@@ -200,7 +200,7 @@ impl Pushers {
         self.all.iter().map(|pusher| pusher.made).sum()
     }
 
-    fn run(&mut self, options: &Options, mut each_second: impl FnMut(f64)) -> anyhow::Result<()> {
+    fn run(&mut self, options: &DcdbMessagesOptions, mut each_second: impl FnMut(f64)) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut second = 1.0;
         loop {
@@ -235,7 +235,7 @@ impl Pushers {
 }
 
 /// Measures one of the four; the sensors' rows in the blocks must be as many as the messages.
-fn one(options: &Options, connections: usize, qos: u8) -> anyhow::Result<serde_json::Value> {
+fn one(options: &DcdbMessagesOptions, connections: usize, qos: u8) -> anyhow::Result<serde_json::Value> {
     let window = options.window.to_string();
     let (site, target) = installation(&[("store", "seal_after", "\"5s\""), ("mqtt.limits", "inflight_max", &window)]);
     let mut server = site.start_server();
@@ -295,7 +295,7 @@ fn rows(site: &Site) -> anyhow::Result<u64> {
     Ok(counts.map(str::parse::<u64>).sum::<Result<u64, _>>()?)
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &DcdbMessagesOptions) -> anyhow::Result<()> {
     let pace = if options.rate > 0.0 { format!("{:.0} a second", options.rate) } else { "as fast as taken".into() };
     println!("dcdb-messages: one reading of 16 bytes a message, {pace}, {} s each, then until sealed", options.seconds);
     let mut all = Vec::new();

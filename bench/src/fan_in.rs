@@ -27,7 +27,7 @@ const FIRST_SEAL: Duration = Duration::from_secs(80);
 const REST_SECONDS: f64 = 5.0;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct FanInOptions {
     /// Agents, a connection each; as many open files and a few more are needed for each of two processes.
     #[arg(long, default_value_t = 15_000)]
     agents: usize,
@@ -42,13 +42,13 @@ pub struct Options {
     seconds: u64,
 }
 
-impl Default for Options {
+impl Default for FanInOptions {
     fn default() -> Self {
         Self { agents: 15_000, metrics: 467, interval: wholegrain_model::Interval::from_s(20), seconds: 120 }
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &FanInOptions) -> anyhow::Result<()> {
     raise_open_files();
     let (count, seconds) = (options.agents as f64, options.seconds as f64);
     println!(

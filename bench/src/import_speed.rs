@@ -12,7 +12,7 @@ use wholegrain_testing::{Process, Random, Site, python};
 
 use crate::report::{Aim, aim, keep, line, median};
 
-/// 2026-01-31T00:00:00Z.
+/// The data begins at 2026-01-31T00:00:00Z.
 const BEGIN: u64 = 1_769_817_600;
 /// Columns of the wide table, and sensors of the long one.
 const SENSORS: u64 = 100;
@@ -20,7 +20,7 @@ const SENSORS: u64 = 100;
 const READINGS_PER_S_MIN: f64 = 1e6;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct ImportOptions {
     /// Readings of each file
     #[arg(long, default_value_t = 10_000_000)]
     readings: u64,
@@ -32,13 +32,13 @@ pub struct Options {
     cores: usize,
 }
 
-impl Default for Options {
+impl Default for ImportOptions {
     fn default() -> Self {
         Self { readings: 10_000_000, rounds: 5, cores: 2 }
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ImportOptions) -> anyhow::Result<()> {
     println!("import of CSV: {} readings a file, {} rounds, {} cores", options.readings, options.rounds, options.cores);
     share(options.cores)?;
     let dir = tempfile::tempdir()?;

@@ -13,7 +13,6 @@ const ADDRESSES: u8 = 4;
 /// The server is idle when it uses less than [`IDLE_CPU`] of a core for this time: its merger runs every ten
 /// seconds.
 const IDLE_SECONDS: f64 = 12.0;
-/// See [`IDLE_SECONDS`].
 const IDLE_CPU: f64 = 0.05;
 /// Timeout after the last reading.
 const BUSY_MAX: Duration = Duration::from_secs(900);

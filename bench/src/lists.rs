@@ -15,7 +15,7 @@ use wholegrain_transport::tls;
 
 use crate::report::{keep, line, measure_for, median};
 
-/// 2026-01-31T00:00:00Z.
+/// The data begins at 2026-01-31T00:00:00Z.
 const BEGIN: u64 = 1_769_817_600;
 /// Sensors of one node.
 const NODE_SENSORS: u64 = 250;
@@ -27,7 +27,7 @@ const CLIENT_TIMEOUT: Duration = Duration::from_millis(20);
 const AFTER_S: f64 = 5.0;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct ListsOptions {
     /// Sensors of the store.
     #[arg(long, default_value_t = 1_000_000)]
     sensors: u64,
@@ -96,7 +96,7 @@ fn client(site: &Site) -> anyhow::Result<ureq::Agent> {
     Ok(ureq::Agent::config_builder().tls_config(tls).proxy(None).build().new_agent())
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ListsOptions) -> anyhow::Result<()> {
     println!("lists: {} sensors, {} requests of each kind", options.sensors, options.rounds);
     let site = Site::new();
     let process = site.start_server();

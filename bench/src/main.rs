@@ -47,36 +47,36 @@ enum Benchmark {
     /// Bytes per stored reading of this machine's own /proc.
     Bytes(PackageArguments),
     /// Readings of many agents into the server: its CPU a reading with seal and merge, memory, and a check that each is stored once.
-    ServerIngest(server_ingest::Options),
+    ServerIngest(server_ingest::ServerIngestOptions),
     /// One reading of 16 bytes a message, as DCDB's pushers send them: the server's CPU a message.
-    DcdbMessages(dcdb_messages::Options),
+    DcdbMessages(dcdb_messages::DcdbMessagesOptions),
     /// Ten thousand connections with a small batch a second each: CPU, memory a connection, latency.
-    Connections(connections::Options),
+    Connections(connections::ConnectionsOptions),
     /// 100,000 retained messages and 30,000 sessions that subscribe to a part of them, beside Mosquitto.
-    MqttTopics(mqtt_topics::Options),
+    MqttTopics(mqtt_topics::MqttTopicsOptions),
     /// Latency of others while one identity's connections send as fast as they can, or bare TCP connections arrive.
-    MqttFlood(mqtt_flood::Options),
+    MqttFlood(mqtt_flood::MqttFloodOptions),
     /// Lists of sensors, newest readings and searches for names over a million sensors (not in `all`).
-    Lists(lists::Options),
+    Lists(lists::ListsOptions),
     /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
-    RangeQuery(range_query::Options),
+    RangeQuery(range_query::RangeQueryOptions),
     /// Import of CSV, from the file to durable blocks: readings a second, beside DuckDB making Parquet of the same file.
-    Import(import_speed::Options),
+    Import(import_speed::ImportOptions),
     /// A thousand sensors over an hour as one series, and a month of one sensor in 1,000 points, on the embedded store beside DuckDB.
-    QuerySpeed(query_speed::Options),
+    QuerySpeed(query_speed::QuerySpeedOptions),
     /// A virtual sensor over 512 sensors and a day at 1 s: computed, and then kept; beside DuckDB on the same files.
-    Virtual(virtual_sensors::Options),
+    Virtual(virtual_sensors::VirtualOptions),
     /// From `kill -9` to serving again with 1 GiB of journal.
-    Restart(restart::Options),
+    Restart(restart::RestartOptions),
     /// Fills a journal until it is killed: a part of `restart`.
     #[command(hide = true)]
     FillJournal(restart::FillOptions),
     /// CPU and ticks of the agent with all metrics of one job and of ten, beside a bare loop of the same reads.
-    JobCost(jobs::cost::Options),
+    JobCost(jobs::cost::JobCostOptions),
     /// 200 concurrent jobs at 1 s: CPU, memory and descriptors of the agent.
-    JobMany(jobs::many::Options),
+    JobMany(jobs::many::JobManyOptions),
     /// From the request for another interval to the first sample at it, over the agent's socket and through the server.
-    JobReconfigure(jobs::reconfigure::Options),
+    JobReconfigure(jobs::reconfigure::JobReconfigureOptions),
     /// The overhead experiment: workloads x monitors x periods x repetitions, in random order, resumable; on one machine or a cluster.
     Experiment(PackageArguments),
     /// One workload of the experiment by itself.
@@ -89,20 +89,20 @@ enum Benchmark {
     SensorRate(PackageArguments),
     /// A job's cgroups, held until standard input ends: for the monitors that read a job.
     #[command(hide = true)]
-    JobGroup(jobs::group::Options),
+    JobGroup(jobs::group::JobGroupOptions),
     /// The server beside VictoriaMetrics and Prometheus on the same recorded readings.
-    Beside(beside::Options),
+    Beside(beside::BesideOptions),
     /// 15,000 connections from one load generator: CPU, memory an agent, each reading there once.
-    FanIn(fan_in::Options),
+    FanIn(fan_in::FanInOptions),
     /// The bare loop of `job-cost`: performs listed reads at each tick until it is killed.
     #[command(hide = true)]
-    BareJobs(jobs::bare::Options),
+    BareJobs(jobs::bare::BareJobsOptions),
     /// The bare loop itself: reads the three files at each tick until it is killed.
     #[command(hide = true)]
-    Bare(bare::Options),
+    Bare(bare::BareOptions),
     /// The yardstick of `server-ingest --bare`: reads publishes and acknowledges them until it is killed.
     #[command(hide = true)]
-    BareBroker(bare_broker::Options),
+    BareBroker(bare_broker::BareBrokerOptions),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -149,19 +149,19 @@ fn all() -> anyhow::Result<()> {
         ("throughput", || python::run("agent", &["throughput"])),
         ("latency", || python::run("agent", &["latency"])),
         ("bytes", || python::run("agent", &["bytes"])),
-        ("server-ingest", || server_ingest::run(&server_ingest::Options::short())),
-        ("dcdb-messages", || dcdb_messages::run(&dcdb_messages::Options::short())),
-        ("connections", || connections::run(&connections::Options::short())),
-        ("mqtt-topics", || mqtt_topics::run(&mqtt_topics::Options::short())),
-        ("mqtt-flood", || mqtt_flood::run(&mqtt_flood::Options::default())),
-        ("range-query", || range_query::run(&range_query::Options::default())),
-        ("import", || import_speed::run(&import_speed::Options::default())),
-        ("query-speed", || query_speed::run(&query_speed::Options::default())),
-        ("virtual", || virtual_sensors::run(&virtual_sensors::Options::default())),
-        ("restart", || restart::run(&restart::Options::default())),
-        ("job-cost", || jobs::cost::run(&jobs::cost::Options::default())),
-        ("job-many", || jobs::many::run(&jobs::many::Options::default())),
-        ("job-reconfigure", || jobs::reconfigure::run(&jobs::reconfigure::Options::default())),
+        ("server-ingest", || server_ingest::run(&server_ingest::ServerIngestOptions::short())),
+        ("dcdb-messages", || dcdb_messages::run(&dcdb_messages::DcdbMessagesOptions::short())),
+        ("connections", || connections::run(&connections::ConnectionsOptions::short())),
+        ("mqtt-topics", || mqtt_topics::run(&mqtt_topics::MqttTopicsOptions::short())),
+        ("mqtt-flood", || mqtt_flood::run(&mqtt_flood::MqttFloodOptions::default())),
+        ("range-query", || range_query::run(&range_query::RangeQueryOptions::default())),
+        ("import", || import_speed::run(&import_speed::ImportOptions::default())),
+        ("query-speed", || query_speed::run(&query_speed::QuerySpeedOptions::default())),
+        ("virtual", || virtual_sensors::run(&virtual_sensors::VirtualOptions::default())),
+        ("restart", || restart::run(&restart::RestartOptions::default())),
+        ("job-cost", || jobs::cost::run(&jobs::cost::JobCostOptions::default())),
+        ("job-many", || jobs::many::run(&jobs::many::JobManyOptions::default())),
+        ("job-reconfigure", || jobs::reconfigure::run(&jobs::reconfigure::JobReconfigureOptions::default())),
     ];
     let count = benchmarks.len();
     let mut failed = Vec::new();

@@ -34,7 +34,7 @@ const RETAINED: usize = 8000;
 const PACKETS: usize = 200;
 /// The same of packets with topics of 64 kB.
 const LONG_PACKETS: usize = 16;
-/// Between two measurements.
+/// Pause between two measurements.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Timeout of a measurement.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 const BARE: usize = 4096;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct MqttFloodOptions {
     /// Connections of the identity that floods.
     #[arg(long, default_value_t = 60)]
     connections: usize,
@@ -53,7 +53,7 @@ pub struct Options {
     seconds: u64,
 }
 
-impl Default for Options {
+impl Default for MqttFloodOptions {
     fn default() -> Self {
         Self { connections: 60, seconds: 10 }
     }
@@ -150,7 +150,12 @@ enum Flood {
 }
 
 /// The probes of HTTPS and of MQTT while a flood runs, and how many bytes it was answered with or connections it made.
-fn measure(site: &Site, mqtt: SocketAddr, options: &Options, flood: &Flood) -> anyhow::Result<([Probed; 2], u64)> {
+fn measure(
+    site: &Site,
+    mqtt: SocketAddr,
+    options: &MqttFloodOptions,
+    flood: &Flood,
+) -> anyhow::Result<([Probed; 2], u64)> {
     let authority = Certificate::from_pem(&std::fs::read(site.path("ca.pem"))?)?;
     let roots = RootCerts::Specific(Arc::new(vec![authority]));
     let tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(tls::provider()).build();
@@ -204,8 +209,8 @@ fn floods() -> anyhow::Result<[(&'static str, Flood); 6]> {
     ])
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    let Options { connections, seconds } = options;
+pub fn run(options: &MqttFloodOptions) -> anyhow::Result<()> {
+    let MqttFloodOptions { connections, seconds } = options;
     println!("mqtt-flood: {connections} connections of one identity, {seconds} s each");
     let (site, plain) = installation(&[]);
     let config = site.path("server/server.toml");

@@ -36,8 +36,8 @@ const BACK_TIME: Duration = Duration::from_secs(75);
 const WATCH_TIME: Duration = Duration::from_secs(3);
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
-    /// Retained messages.
+pub struct MqttTopicsOptions {
+    /// Number of retained messages.
     #[arg(long, default_value_t = 100_000)]
     retained: usize,
     /// Sessions, all at once. Twice as many open files must be allowed.
@@ -48,7 +48,7 @@ pub struct Options {
     middle: bool,
 }
 
-impl Options {
+impl MqttTopicsOptions {
     /// The shortened version for `all`.
     pub fn short() -> Self {
         Self { retained: 100_000, sessions: 10_000, middle: false }
@@ -72,7 +72,7 @@ impl Options {
 }
 
 /// Times of one broker, s.
-struct Measured {
+struct BrokerTimes {
     retain_s: f64,
     sessions_s: f64,
     sessions: Latencies,
@@ -82,7 +82,7 @@ struct Measured {
 }
 
 /// Retains this on each topic, in addition to earlier messages.
-fn retain(options: &Options, address: SocketAddr, payload: &[u8]) -> anyhow::Result<()> {
+fn retain(options: &MqttTopicsOptions, address: SocketAddr, payload: &[u8]) -> anyhow::Result<()> {
     let payload = Bytes::copy_from_slice(payload);
     for publisher in 0..PUBLISHERS {
         let mut client = Client::connect(address, &format!("publisher{publisher}"), None)?;
@@ -98,7 +98,7 @@ fn retain(options: &Options, address: SocketAddr, payload: &[u8]) -> anyhow::Res
 }
 
 /// All sessions, which stay; how long each took from connecting to its last retained message.
-fn subscribe(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<(Vec<Client>, Latencies)> {
+fn subscribe(options: &MqttTopicsOptions, addresses: &[SocketAddr]) -> anyhow::Result<(Vec<Client>, Latencies)> {
     let part = |thread: usize| -> anyhow::Result<(Vec<Client>, Vec<Duration>)> {
         let mut clients = Vec::new();
         let mut took = Vec::new();
@@ -144,7 +144,7 @@ fn disturb(address: SocketAddr) -> anyhow::Result<(f64, f64)> {
     Ok((connect_s, publish_s))
 }
 
-fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measured> {
+fn measure(options: &MqttTopicsOptions, addresses: &[SocketAddr]) -> anyhow::Result<BrokerTimes> {
     let start = Instant::now();
     retain(options, addresses[0], &[b'x'; PAYLOAD_BYTES])?;
     let retain_s = start.elapsed().as_secs_f64();
@@ -156,7 +156,7 @@ fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measur
     let everything_s = start.elapsed().as_secs_f64();
     let (connect_s, publish_s) = disturb(addresses[0])?;
     drop(clients);
-    Ok(Measured { retain_s, sessions_s, sessions, everything_s, connect_s, publish_s })
+    Ok(BrokerTimes { retain_s, sessions_s, sessions, everything_s, connect_s, publish_s })
 }
 
 /// Resident, anonymous and proportional memory, kB.
@@ -180,9 +180,9 @@ fn mosquitto(folder: &Path, port: u16) -> Process {
     mosquitto
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &MqttTopicsOptions) -> anyhow::Result<()> {
     raise_open_files();
-    let Options { retained, sessions, .. } = options;
+    let MqttTopicsOptions { retained, sessions, .. } = options;
     println!("mqtt-topics: {retained} retained messages, {sessions} sessions, filters as {}", options.filter(0));
     let folder = tempfile::tempdir()?;
     let port = free_port();
@@ -218,7 +218,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for (name, measured) in [("ours", &ours), ("Mosquitto", &theirs)] {
         let [p50, p99] = [0.5, 0.99].map(|q| measured.sessions.quantile_ms(q));
         line(&format!("a session, {name}: median and 99th percentile, ms"), format!("{p50:.2} {p99:.2}"), "");
-        let Measured { connect_s, publish_s, .. } = measured;
+        let BrokerTimes { connect_s, publish_s, .. } = measured;
         line(
             &format!("beside filters that match nothing, {name}: CONNACK, PUBACK at most, s"),
             format!("{connect_s:.3} {publish_s:.3}"),

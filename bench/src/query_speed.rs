@@ -33,7 +33,7 @@ const ACROSS_MS_MAX: f64 = 150.0;
 const POINTS_MS_MAX: f64 = 50.0;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct QuerySpeedOptions {
     /// Times that each query is asked; a fifth of them more before those that count.
     #[arg(long, default_value_t = 25)]
     runs: usize,
@@ -51,13 +51,13 @@ pub struct Options {
     python: PathBuf,
 }
 
-impl Default for Options {
+impl Default for QuerySpeedOptions {
     fn default() -> Self {
         Self { runs: 25, sensors: 1000, days: 30, keep_in: None, python: ".venv/bin/python".into() }
     }
 }
 
-impl Options {
+impl QuerySpeedOptions {
     /// Sensors of the set of a day.
     fn day_sensors(&self) -> usize {
         self.sensors.div_ceil(DAY_PART)
@@ -135,7 +135,7 @@ impl Maker {
 }
 
 /// An hour of many sensors, sealed each minute and merged as a server would have.
-fn make_hour(dir: &Path, options: &Options, floats: bool) -> anyhow::Result<()> {
+fn make_hour(dir: &Path, options: &QuerySpeedOptions, floats: bool) -> anyhow::Result<()> {
     let mut maker = Maker::new(dir, options.sensors.div_ceil(RACK_SENSORS), RACK_SENSORS.min(options.sensors), floats)?;
     for minute in 0..60 {
         let second = START_S + minute * 60;
@@ -147,7 +147,7 @@ fn make_hour(dir: &Path, options: &Options, floats: bool) -> anyhow::Result<()> 
 }
 
 /// A day of a part of the sensors; a seal each hour, merged as the day is over.
-fn make_day(dir: &Path, options: &Options) -> anyhow::Result<()> {
+fn make_day(dir: &Path, options: &QuerySpeedOptions) -> anyhow::Result<()> {
     const SEAL_S: i64 = 3600;
     let sensors = options.day_sensors();
     let mut maker = Maker::new(dir, sensors.div_ceil(RACK_SENSORS), RACK_SENSORS.min(sensors), false)?;
@@ -163,7 +163,7 @@ fn make_day(dir: &Path, options: &Options) -> anyhow::Result<()> {
 }
 
 /// A month of few sensors; a seal each six hours, the days merged as they are over.
-fn make_month(dir: &Path, options: &Options) -> anyhow::Result<()> {
+fn make_month(dir: &Path, options: &QuerySpeedOptions) -> anyhow::Result<()> {
     const SEAL_S: i64 = 6 * 3600;
     let mut maker = Maker::new(dir, 1, 1 + OTHERS, false)?;
     for begin in (0..options.days * DAY_S).step_by(SEAL_S as usize) {
@@ -285,7 +285,7 @@ fn query(pattern: &str, seconds: i64) -> anyhow::Result<Query> {
     })
 }
 
-fn compare(case: &Case, store: &Store, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Value> {
+fn compare(case: &Case, store: &Store, duck: &mut DuckDb, options: &QuerySpeedOptions) -> anyhow::Result<Value> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let warm_up = options.runs.div_ceil(5);
     println!(" {}", case.what);
@@ -321,7 +321,7 @@ fn memory(name: &str) -> f64 {
     line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &QuerySpeedOptions) -> anyhow::Result<()> {
     println!(
         "query-speed: {} sensors over 1 h at 1 s as one series, {} over six hours of a day, one over {} days in 1,000 points, {} runs each",
         options.sensors,
@@ -366,7 +366,7 @@ fn open(dir: &Path) -> anyhow::Result<Store> {
     Ok(Store::open(StoreConfig { background: false, ..StoreConfig::new(dir) })?.0)
 }
 
-fn ask_hour(name: &str, dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Vec<Value>> {
+fn ask_hour(name: &str, dir: &Path, duck: &mut DuckDb, options: &QuerySpeedOptions) -> anyhow::Result<Vec<Value>> {
     let store = open(dir)?;
     let from = files(dir);
     let sum = Some(Across { agg: Agg::Sum, levels: None });
@@ -402,7 +402,7 @@ fn ask_hour(name: &str, dir: &Path, duck: &mut DuckDb, options: &Options) -> any
     cases.iter().map(|case| compare(case, &store, duck, options)).collect()
 }
 
-fn ask_day(dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Vec<Value>> {
+fn ask_day(dir: &Path, duck: &mut DuckDb, options: &QuerySpeedOptions) -> anyhow::Result<Vec<Value>> {
     // As for the last hours until now: no window begins or ends with the range.
     let (begin, end, window) = (START_S + 15 * 3600 + 7, START_S + 21 * 3600 + 11, 300);
     let store = open(dir)?;
@@ -423,7 +423,7 @@ fn ask_day(dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<V
     Ok(vec![compare(&Case { what: &what, query, sql, most_ms: ACROSS_MS_MAX }, &store, duck, options)?])
 }
 
-fn ask_month(dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Vec<Value>> {
+fn ask_month(dir: &Path, duck: &mut DuckDb, options: &QuerySpeedOptions) -> anyhow::Result<Vec<Value>> {
     let store = open(dir)?;
     let month = query("/lab/rack00/n05/power", options.days * DAY_S)?;
     // Of no tier's: 2,592 s for 30 days.

@@ -35,7 +35,7 @@ const WARM_UP: usize = 20;
 const FIRST_ROW_MS_MAX: f64 = 20.0;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct RangeQueryOptions {
     /// Queries in each of the two formats.
     #[arg(long, default_value_t = 200)]
     queries: usize,
@@ -50,14 +50,14 @@ pub struct Options {
     rate: f64,
 }
 
-impl Default for Options {
+impl Default for RangeQueryOptions {
     fn default() -> Self {
         Self { queries: 200, sensors: 1000, hours: 24, rate: 200_000.0 }
     }
 }
 
 /// Fills the store as a server would have: a seal a minute, merges as they come due. The first time in it.
-fn preload(site: &Site, options: &Options) -> anyhow::Result<i64> {
+fn preload(site: &Site, options: &RangeQueryOptions) -> anyhow::Result<i64> {
     let config = StoreConfig { background: false, ..StoreConfig::new(site.path("server/store")) };
     let (store, _) = Store::open(config)?;
     let minutes = options.hours * 60;
@@ -97,7 +97,7 @@ struct QueryClient {
 }
 
 impl QueryClient {
-    fn new(site: &Site, from: i64, options: &Options) -> anyhow::Result<Self> {
+    fn new(site: &Site, from: i64, options: &RangeQueryOptions) -> anyhow::Result<Self> {
         let pem = std::fs::read(site.path("ca.pem"))?;
         let authority = CertificateDer::from_pem_slice(&pem).context("ca.pem")?;
         let roots = RootCerts::Specific(Arc::new(vec![Certificate::from_der(&authority).to_owned()]));
@@ -162,14 +162,14 @@ fn read_arrow(reader: impl Read) -> anyhow::Result<(Instant, u64)> {
 }
 
 /// A sensor's path, as [`Agent`] names them.
-fn path(random: &mut Random, options: &Options) -> String {
+fn path(random: &mut Random, options: &RangeQueryOptions) -> String {
     let each = (options.sensors / NODES) as u64;
     let (node, sensor) = (random.within(0, NODES as u64), random.within(0, each));
     format!("/bench/day{node}/g{}/s{sensor:05}", sensor / 250)
 }
 
 /// Asks all questions while the agents publish; gives the timings of each format.
-fn ask_all(asker: &QueryClient, options: &Options) -> anyhow::Result<[Vec<Timing>; 2]> {
+fn ask_all(asker: &QueryClient, options: &RangeQueryOptions) -> anyhow::Result<[Vec<Timing>; 2]> {
     let mut random = Random::seeded();
     let mut timings = [Vec::new(), Vec::new()];
     for round in 0..WARM_UP + options.queries {
@@ -194,7 +194,7 @@ fn publish(target: &Target, rate: f64, stop: &AtomicBool) -> anyhow::Result<f64>
     Ok(fleet.totals.readings as f64 / start.elapsed().as_secs_f64())
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &RangeQueryOptions) -> anyhow::Result<()> {
     println!(
         "range-query: one sensor of {} over {} h at 1 s, {} queries in each format, beside {:.0} readings/s",
         options.sensors, options.hours, options.queries, options.rate

@@ -38,13 +38,13 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 const SEALED_WITHIN: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct RestartOptions {
     /// Bytes of the journal.
     #[arg(long, default_value_t = 1 << 30)]
     bytes: u64,
 }
 
-impl Default for Options {
+impl Default for RestartOptions {
     fn default() -> Self {
         Self { bytes: 1 << 30 }
     }
@@ -52,7 +52,7 @@ impl Default for Options {
 
 #[derive(clap::Args)]
 pub struct FillOptions {
-    /// The store.
+    /// The folder of the store.
     #[arg(long)]
     dir: PathBuf,
     /// Payload that is to be durable before `full` is printed; then it continues until it is killed.
@@ -123,7 +123,7 @@ fn connected(address: SocketAddr) -> Option<()> {
 }
 
 /// Makes the journal; gives back how many readings were acknowledged at least.
-fn crash(site: &Site, options: &Options) -> anyhow::Result<u64> {
+fn crash(site: &Site, options: &RestartOptions) -> anyhow::Result<u64> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("fill-journal").arg("--dir").arg(site.path("server/store"));
     let mut filler = Process::start(command.args(["--bytes", &options.bytes.to_string()]), &site.path("fill.log"));
@@ -140,7 +140,7 @@ fn crash(site: &Site, options: &Options) -> anyhow::Result<u64> {
     Ok(acknowledged)
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &RestartOptions) -> anyhow::Result<()> {
     println!("restart: kill -9 with {} MiB of journal that is not sealed", options.bytes >> 20);
     let (site, target) = installation(&[]);
     let acknowledged = crash(&site, options)?;

@@ -27,7 +27,7 @@ const TWO_DAYS_NS: i64 = 2 * 86_400 * 1_000_000_000;
 const STRETCH_SECONDS: usize = 10;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct ServerIngestOptions {
     /// Length of the load, seconds. The figure that is aimed at is of 300.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -46,13 +46,13 @@ pub struct Options {
     /// Batches of one agent that wait for their acknowledgement.
     #[arg(long, default_value_t = 64)]
     window: usize,
-    /// The server's setting.
+    /// The server's setting `seal_after`.
     #[arg(long, default_value = "60s")]
     seal_after: String,
-    /// The server's setting.
+    /// The server's setting `seal_bytes`.
     #[arg(long, default_value = "64MiB")]
     seal_bytes: String,
-    /// The server's setting.
+    /// The server's setting `commit_every`.
     #[arg(long, default_value = "5ms")]
     commit_every: String,
     /// The same load on a program that only reads publishes and acknowledges them: the cost of sockets alone.
@@ -60,7 +60,7 @@ pub struct Options {
     bare: bool,
 }
 
-impl Options {
+impl ServerIngestOptions {
     /// The shortened version for `all`.
     pub fn short() -> Self {
         Self {
@@ -121,7 +121,7 @@ fn merge_days(site: &Site) -> anyhow::Result<u64> {
 }
 
 /// Results of one run.
-struct Measured {
+struct IngestMeasurements {
     totals: Totals,
     /// Acknowledged at the end of each second.
     seconds: Vec<u64>,
@@ -136,7 +136,12 @@ struct Measured {
     agents: Vec<Agent>,
 }
 
-fn load(options: &Options, site: &Site, mut fleet: Fleet, server: &Process) -> anyhow::Result<Measured> {
+fn load(
+    options: &ServerIngestOptions,
+    site: &Site,
+    mut fleet: Fleet,
+    server: &Process,
+) -> anyhow::Result<IngestMeasurements> {
     let pace = if options.rate > 0.0 { Pace::Clock } else { Pace::Window };
     let (mut memory, mut seconds) = (Memory::default(), Vec::new());
     let (server_before, own_before) = (server.cpu_ns(), own_cpu_ns());
@@ -153,7 +158,7 @@ fn load(options: &Options, site: &Site, mut fleet: Fleet, server: &Process) -> a
     let idle_after_s = wait_until_idle(site, server)?;
     let sealed_ns = server.cpu_ns() - server_before;
     let (threads, merges) = (cpu_by_thread(server.id()), metric(site, "store_merges_total")?);
-    Ok(Measured {
+    Ok(IngestMeasurements {
         totals,
         seconds,
         memory,
@@ -175,7 +180,7 @@ fn slowest(seconds: &[u64]) -> f64 {
     rates.fold(f64::INFINITY, f64::min)
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ServerIngestOptions) -> anyhow::Result<()> {
     let rate = if options.rate > 0.0 { options.rate } else { RATE_MAX };
     let sizes = options.sensors.map_or(SENSORS.to_vec(), |sensors| vec![sensors]);
     let agents = agents(options.agents, &sizes, options.samples, rate)?;
@@ -204,7 +209,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let disk = bytes_below(&site.path("server/store/blocks"));
     tell(options, &measured, day_ns, disk)?;
     let checked = check(&site, &measured.agents)?;
-    let Measured { totals, memory, threads, .. } = &measured;
+    let IngestMeasurements { totals, memory, threads, .. } = &measured;
     let readings = totals.readings as f64;
     let name = if options.rate > 0.0 { "server-ingest" } else { "server-ingest-window" };
     keep(
@@ -224,7 +229,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// The yardstick under the same load.
-fn run_bare(options: &Options, agents: Vec<Agent>) -> anyhow::Result<()> {
+fn run_bare(options: &ServerIngestOptions, agents: Vec<Agent>) -> anyhow::Result<()> {
     let (folder, port) = (tempfile::tempdir()?, free_port());
     let mut command = Command::new(std::env::current_exe().context("this program's path")?);
     let command = command.args(["bare-broker", "--port", &port.to_string()]);
@@ -249,8 +254,8 @@ fn site_bytes(site: &Site) -> u64 {
     bytes_below(&site.path("server/store/blocks"))
 }
 
-fn tell(options: &Options, measured: &Measured, day_ns: u64, disk: u64) -> anyhow::Result<()> {
-    let Measured { totals, length_s, .. } = measured;
+fn tell(options: &ServerIngestOptions, measured: &IngestMeasurements, day_ns: u64, disk: u64) -> anyhow::Result<()> {
+    let IngestMeasurements { totals, length_s, .. } = measured;
     let readings = totals.readings as f64;
     let each = |ns: u64| ns as f64 / readings;
     line("batches acknowledged", totals.batches, "");

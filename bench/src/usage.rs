@@ -12,17 +12,15 @@ const FLAT_PART: f64 = 0.1;
 /// Resident memory, second by second.
 #[derive(Default)]
 pub struct Memory {
-    /// Seconds and MB.
+    /// Pairs of seconds and MB.
     samples: Vec<(f64, f64)>,
 }
 
 impl Memory {
-    /// Looks once.
     pub fn look(&mut self, seconds: f64, process: &Process) {
         self.samples.push((seconds, process.status_kb("VmRSS") as f64 / 1e3));
     }
 
-    /// The largest, MB.
     pub fn max_mb(&self) -> f64 {
         self.samples.iter().map(|(_, mb)| *mb).fold(0.0, f64::max)
     }
@@ -55,7 +53,6 @@ impl Memory {
         self.slope_mb_per_min() * minutes <= FLAT_PART * quantile(&values, 0.5)
     }
 
-    /// Prints it.
     pub fn tell(&self) {
         line("server's resident memory, largest, MB", format!("{:.0}", self.max_mb()), "");
         let verdict = if self.is_flat() { "flat: reached" } else { "flat: missed" };

@@ -26,7 +26,6 @@ const START_S: i64 = 20_000 * 86_400;
 const RACK_NODES: usize = 32;
 /// Samples of one batch.
 const BATCH_S: i64 = 600;
-/// The virtual sensor.
 const PATH: &str = "/lab/power";
 /// Aim for the first query, s.
 const FIRST_S_MAX: f64 = 3.0;
@@ -34,7 +33,7 @@ const FIRST_S_MAX: f64 = 3.0;
 const AGAIN_MS_MAX: f64 = 100.0;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct VirtualOptions {
     /// Nodes whose power is added up.
     #[arg(long, default_value_t = 512)]
     nodes: usize,
@@ -58,7 +57,7 @@ pub struct Options {
     python: PathBuf,
 }
 
-impl Default for Options {
+impl Default for VirtualOptions {
     fn default() -> Self {
         let python = ".venv/bin/python".into();
         Self { nodes: 512, hours: 24, runs: 5, again: 10, gaps: false, keep_in: None, python }
@@ -66,7 +65,7 @@ impl Default for Options {
 }
 
 /// Readings as power meters would give them, through the store: journal, seal each hour, and the merge of a day that is over.
-fn make(dir: &Path, options: &Options) -> anyhow::Result<()> {
+fn make(dir: &Path, options: &VirtualOptions) -> anyhow::Result<()> {
     let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir) })?;
     let mut schemas = Vec::new();
     for rack in 0..options.nodes.div_ceil(RACK_NODES) {
@@ -130,7 +129,7 @@ fn make(dir: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn query(options: &Options) -> anyhow::Result<Query> {
+fn query(options: &VirtualOptions) -> anyhow::Result<Query> {
     Ok(Query {
         patterns: vec![Pattern::new(PATH)?],
         from: Timestamp(START_S * SECOND),
@@ -200,7 +199,7 @@ for _ in range(runs):
 print(json.dumps({'ms': times, 'rows': table.num_rows, 'sum': float(sum(v for v in table.column(1).to_pylist() if v is not None))}))
 ";
 
-fn duckdb(dir: &Path, options: &Options, threads: usize) -> anyhow::Result<Value> {
+fn duckdb(dir: &Path, options: &VirtualOptions, threads: usize) -> anyhow::Result<Value> {
     let (from, to) = (START_S * 1_000_000, (START_S + options.hours * 3600) * 1_000_000);
     let sql = format!(
         "SELECT time, sum(value) / 1000 FROM read_parquet('{}/blocks/**/*.parquet') \
@@ -215,7 +214,7 @@ fn duckdb(dir: &Path, options: &Options, threads: usize) -> anyhow::Result<Value
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &VirtualOptions) -> anyhow::Result<()> {
     println!("virtual: the sum of {} sensors over {} h at 1 s", options.nodes, options.hours);
     let temporary = tempfile::tempdir()?;
     let dir = options.keep_in.clone().unwrap_or_else(|| temporary.path().join("store"));

@@ -70,7 +70,6 @@ impl Bench {
         self.records()
     }
 
-    /// The finished runs.
     fn records(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path("d/runs.jsonl")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |at| &text[..at]);

@@ -9,7 +9,6 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tools {
-    /// The compiler.
     pub rustc: String,
     /// The C compiler, of zstd.
     pub cc: String,
@@ -46,11 +45,9 @@ pub struct Tolerance {
     pub other_tools: f64,
 }
 
-/// The file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budgets {
-    /// Their environment.
     pub taken_with: Tools,
     /// The tolerance above them.
     pub tolerance: Tolerance,

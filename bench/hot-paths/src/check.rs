@@ -18,17 +18,17 @@ const COUNTS: usize = 3;
 const COMMAND: &str = "cargo run --profile hot-paths -p wholegrain-hot-paths -- check";
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct CheckOptions {
     /// Write the counts as the new budgets.
     #[arg(long)]
     update: bool,
-    /// Only these paths.
+    /// Check only these paths.
     #[arg(long, value_name = "PATH")]
     only: Vec<String>,
     /// Print JSON in place of the table.
     #[arg(long)]
     json: bool,
-    /// The budgets.
+    /// The file with the budgets.
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../budgets/hot-paths.toml"))]
     budgets: PathBuf,
     /// Where callgrind's files are left; without it in `target/hot-paths-callgrind` beside this program's folder.
@@ -40,7 +40,7 @@ pub struct Options {
 }
 
 /// Whether every count is within its budget.
-pub fn run(options: &Options) -> anyhow::Result<bool> {
+pub fn run(options: &CheckOptions) -> anyhow::Result<bool> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
         eprintln!("the budgets of the hot paths are of x86-64 and glibc: nothing is counted on this machine");
         return Ok(true);
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
 
 /// The least of several counts: what differs from run to run (hash tables' seeds, threads that hand over) only ever adds. One is enough when
 /// it is within the budget.
-fn least(options: &Options, name: &str, dir: &Path, known: Option<&Budgets>) -> anyhow::Result<Count> {
+fn least(options: &CheckOptions, name: &str, dir: &Path, known: Option<&Budgets>) -> anyhow::Result<Count> {
     let mut least = callgrind::count(&options.valgrind, name, dir)?;
     for _ in 1..COUNTS {
         let within = |known: &Budgets| known.verdict(name, least.each(), known.tolerance.same_tools) == Verdict::Within;
@@ -89,14 +89,14 @@ fn least(options: &Options, name: &str, dir: &Path, known: Option<&Budgets>) -> 
     Ok(least)
 }
 
-fn folder(options: &Options) -> anyhow::Result<PathBuf> {
+fn folder(options: &CheckOptions) -> anyhow::Result<PathBuf> {
     let beside = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("hot-paths-callgrind"));
     let dir = options.dir.clone().or_else(beside).context("finding a folder for callgrind's files")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("making {} for callgrind's files", dir.display()))?;
     Ok(dir)
 }
 
-fn known(options: &Options) -> anyhow::Result<Option<Budgets>> {
+fn known(options: &CheckOptions) -> anyhow::Result<Option<Budgets>> {
     match std::fs::read_to_string(&options.budgets) {
         Ok(text) => {
             let parsed = Budgets::parse(&text);
@@ -116,7 +116,12 @@ fn tools(valgrind: String, processor: String) -> Tools {
     Tools { rustc, cc, libc, valgrind, processor }
 }
 
-fn update(options: &Options, known: Option<Budgets>, tools: Tools, counts: &[(&HotPath, Count)]) -> anyhow::Result<()> {
+fn update(
+    options: &CheckOptions,
+    known: Option<Budgets>,
+    tools: Tools,
+    counts: &[(&HotPath, Count)],
+) -> anyhow::Result<()> {
     let mut instructions = BTreeMap::new();
     let mut tolerance = TOLERANCE;
     if let Some(known) = known {
@@ -140,7 +145,7 @@ fn update(options: &Options, known: Option<Budgets>, tools: Tools, counts: &[(&H
     Ok(())
 }
 
-fn compare(options: &Options, known: &Budgets, tools: &Tools, counts: &[(&HotPath, Count)]) -> bool {
+fn compare(options: &CheckOptions, known: &Budgets, tools: &Tools, counts: &[(&HotPath, Count)]) -> bool {
     let differ = tools.differences(&known.taken_with);
     let allowed = if differ.is_empty() { known.tolerance.same_tools } else { known.tolerance.other_tools };
     if !differ.is_empty() {

@@ -29,15 +29,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Counts under callgrind and compares with the budgets; exit status 1 when one is exceeded.
-    Check(check::Options),
+    Check(check::CheckOptions),
     /// The paths and their units.
     List,
     /// One path within callgrind: `check` starts it.
     #[command(hide = true)]
-    Run {
-        /// Its name.
-        path: String,
-    },
+    Run { path: String },
 }
 
 fn main() -> ExitCode {

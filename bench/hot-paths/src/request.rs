@@ -2,7 +2,6 @@
 
 /// Counts from here on, on all threads.
 const START_INSTRUMENTATION: u64 = request(4);
-/// Counts no more.
 const STOP_INSTRUMENTATION: u64 = request(5);
 /// Writes the count under a name.
 const DUMP_STATS_AT: u64 = request(3);

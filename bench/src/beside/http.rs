@@ -10,7 +10,6 @@ use super::system::Lane;
 /// How long one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
-/// One peer's HTTP.
 #[derive(Clone)]
 pub struct Http {
     agent: ureq::Agent,

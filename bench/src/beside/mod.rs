@@ -41,11 +41,11 @@ const WARM_UP: usize = 5;
 const SUM_TOLERANCE: f64 = 1e-9;
 
 #[derive(clap::Args, Clone)]
-pub struct Options {
+pub struct BesideOptions {
     /// A recording; made there when the folder has none. A temporary one without it.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Seconds to record.
+    /// Length of the recording, seconds.
     #[arg(long, default_value_t = 60.0)]
     record_seconds: f64,
     /// Sampling interval of the recording, ms.
@@ -66,7 +66,7 @@ pub struct Options {
     /// Windows of the sum, s.
     #[arg(long, default_value_t = 10)]
     window_s: u64,
-    /// Which systems.
+    /// The systems to compare.
     #[arg(long, value_delimiter = ',', default_values_t = ["wholegrain".to_owned(), "wholegrain-singles".into(), "victoriametrics".into(), "prometheus".into()])]
     systems: Vec<String>,
 }
@@ -168,7 +168,7 @@ fn load(
     system: &mut dyn System,
     recording: &Recording,
     dir: &Path,
-    options: &Options,
+    options: &BesideOptions,
     rows: &mut Rows,
 ) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir)?;
@@ -211,7 +211,7 @@ fn load(
     Ok(())
 }
 
-fn one(name: &str, recording: &Recording, options: &Options) -> anyhow::Result<(Value, Vec<Value>)> {
+fn one(name: &str, recording: &Recording, options: &BesideOptions) -> anyhow::Result<(Value, Vec<Value>)> {
     let mut system = find(name)?;
     let about = system.about();
     println!(" {} {}", about.system, about.version);
@@ -223,7 +223,7 @@ fn one(name: &str, recording: &Recording, options: &Options) -> anyhow::Result<(
 }
 
 /// The recording of the options, made if it is not there.
-fn data(options: &Options) -> anyhow::Result<Recording> {
+fn data(options: &BesideOptions) -> anyhow::Result<Recording> {
     let temporary = tempfile::tempdir()?;
     let dir = options.data.as_deref().unwrap_or(temporary.path());
     let file = dir.join(FILE);
@@ -240,7 +240,7 @@ fn data(options: &Options) -> anyhow::Result<Recording> {
     Recording::load(&file)
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &BesideOptions) -> anyhow::Result<()> {
     let (recording, left_out_readings) = data(options)?.apart();
     let (from, to) = recording.span();
     let seconds = (to - from) as f64 / 1e9;

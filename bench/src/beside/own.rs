@@ -35,16 +35,15 @@ const TWO_DAYS_NS: i64 = 2 * 86_400 * 1_000_000_000;
 /// The journal is sealed when it is so old. The default of a minute would only make the measurement longer.
 const SEAL_AFTER: &str = "\"5s\"";
 
-/// One that runs.
 pub struct Own {
     /// A batch has one sample, where agents would send several.
     singles: bool,
-    running: Option<Running>,
+    running: Option<RunningServer>,
     /// CPU of earlier servers and of the merges.
     before_ns: u64,
 }
 
-struct Running {
+struct RunningServer {
     process: Process,
     asker: QueryClient,
     plain: String,
@@ -57,7 +56,7 @@ impl Own {
         Self { singles, running: None, before_ns: 0 }
     }
 
-    fn running(&self) -> anyhow::Result<&Running> {
+    fn running(&self) -> anyhow::Result<&RunningServer> {
         self.running.as_ref().context("the server does not run")
     }
 }
@@ -105,7 +104,7 @@ impl System for Own {
         let (site, target) = installation(&[("store", "seal_after", SEAL_AFTER)]);
         let process = site.start_server();
         let plain = format!("mqtt://{}", target.addresses[0]);
-        self.running = Some(Running { process, asker: QueryClient::new(&site)?, plain, site });
+        self.running = Some(RunningServer { process, asker: QueryClient::new(&site)?, plain, site });
         Ok(())
     }
 
@@ -185,7 +184,6 @@ impl System for Own {
     }
 }
 
-/// Asks the server.
 struct QueryClient {
     http: ureq::Agent,
     base: String,

@@ -14,16 +14,14 @@ use super::system::{About, Lane, SensorSelection, Span, Stored, System, span};
 use super::victoria::{until, version};
 use crate::installation::bytes_below;
 
-/// The program.
 const PROGRAM: &str = "prometheus";
 
-/// One that runs.
 pub struct Prometheus {
     version: String,
-    running: Option<Running>,
+    running: Option<RunningPrometheus>,
 }
 
-struct Running {
+struct RunningPrometheus {
     process: Process,
     http: Http,
     data: PathBuf,
@@ -32,12 +30,11 @@ struct Running {
 }
 
 impl Prometheus {
-    /// Finds it.
     pub fn find() -> anyhow::Result<Self> {
         Ok(Self { version: version(PROGRAM, "--version", "prometheus")?, running: None })
     }
 
-    fn running(&self) -> anyhow::Result<&Running> {
+    fn running(&self) -> anyhow::Result<&RunningPrometheus> {
         self.running.as_ref().context("Prometheus does not run")
     }
 }
@@ -75,7 +72,7 @@ impl System for Prometheus {
             ensure!(process.runs(), "Prometheus ended: {}", process.log());
             Ok(http.get("/-/ready", &[]).is_ok())
         })?;
-        self.running = Some(Running { process, http, data, block: None });
+        self.running = Some(RunningPrometheus { process, http, data, block: None });
         Ok(())
     }
 

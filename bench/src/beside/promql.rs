@@ -45,7 +45,6 @@ pub fn sums(http: &Http, node: &str, span: Span) -> anyhow::Result<Sums> {
     Ok(sums)
 }
 
-/// The readings themselves.
 pub fn one_sensor(http: &Http, node: &str, sensor: &str, span: Span) -> anyhow::Result<usize> {
     let query = format!("{}{{node=\"{node}\"}}[{}]", metric(sensor), range(span));
     let data = http.data("/api/v1/query", &at_end(query, span))?;

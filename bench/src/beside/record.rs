@@ -16,14 +16,12 @@ use super::work::Work;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// The largest packet.
 const PACKET_BYTES_MAX: usize = 32 << 20;
 /// How long the agent may take to connect, and to say something.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Options of a recording.
 pub struct RecordingOptions {
-    /// Seconds.
     pub seconds: f64,
     /// From sample to sample, ms.
     pub interval_ms: u64,

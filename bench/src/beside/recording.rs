@@ -13,7 +13,6 @@ use wholegrain_transport::topics::Topic;
 const MAGIC: &[u8; 8] = b"WGSENT01";
 /// Resolution of times in VictoriaMetrics and Prometheus, ns.
 const MILLISECOND_NS: i64 = 1_000_000;
-/// The longest topic.
 const TOPIC_BYTES_MAX: usize = 64 << 10;
 
 /// One message: two bytes of its topic's length, the topic, four bytes of the payload's length, the payload; big-endian.
@@ -34,20 +33,17 @@ pub fn create(path: &Path) -> anyhow::Result<BufWriter<std::fs::File>> {
 /// A message in the order in which it was sent: which schema, and the batch.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Index into [`Recording::schemas`].
+    /// The batch's index into [`Recording::schemas`].
     pub group: usize,
-    /// Its samples.
     pub batch: Batch,
 }
 
 /// The messages of one agent.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
-    /// Its name.
     pub node: String,
     /// The groups' schemas; one that changed while it was recorded is there twice.
     pub schemas: Vec<Schema>,
-    /// Everything it sent.
     pub parts: Vec<Part>,
 }
 
@@ -141,7 +137,6 @@ impl Recording {
             .sum()
     }
 
-    /// Different sensors.
     pub fn sensors(&self) -> usize {
         self.sums().len()
     }

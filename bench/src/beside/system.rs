@@ -21,9 +21,7 @@ pub struct About {
 
 /// A message, made before anything is measured.
 pub struct Request {
-    /// Topic or path.
     pub to: String,
-    /// What is sent.
     pub body: Vec<u8>,
 }
 
@@ -46,7 +44,6 @@ pub struct Lane {
 /// Files and their bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stored {
-    /// Data and index.
     pub bytes: u64,
     /// The whole folder, with journals, catalogues, caches, downsampled windows.
     pub all: u64,
@@ -55,9 +52,7 @@ pub struct Stored {
 /// A range of one question, ns since the Unix epoch, both ends within.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
-    /// The first time.
     pub from: i64,
-    /// The last.
     pub to: i64,
 }
 
@@ -106,11 +101,9 @@ impl SensorSelection {
 
 /// One system on this machine, with files and ports of its own. It is gone when it is dropped.
 pub trait System {
-    /// Its description.
     fn about(&self) -> About;
     /// Begins with an empty store, below a folder that is empty; ends the process that ran before.
     fn fresh(&mut self, dir: &Path) -> anyhow::Result<()>;
-    /// Encodes the requests.
     fn prepare(&self, recording: &Recording) -> anyhow::Result<Lane>;
     /// Sends everything and returns when all of it is acknowledged.
     fn ingest(&mut self, lanes: &[Lane]) -> anyhow::Result<()>;
@@ -118,7 +111,6 @@ pub trait System {
     fn flush_and_merge(&mut self) -> anyhow::Result<()>;
     /// Processor time that the system has used since [`System::fresh`], ns, with that of the work that `flush_and_merge` had others do for it.
     fn cpu_ns(&self) -> u64;
-    /// Resident memory, kB.
     fn rss_kb(&self) -> u64;
     /// Bytes of its files, after [`System::flush_and_merge`].
     fn stored(&self) -> anyhow::Result<Stored>;

@@ -14,18 +14,16 @@ use super::remote_write;
 use super::system::{About, Lane, SensorSelection, Span, Stored, System, span};
 use crate::installation::bytes_below;
 
-/// The program.
 const PROGRAM: &str = "victoria-metrics";
 /// How long a start or a merge may take.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// One that runs.
 pub struct Victoria {
     version: String,
-    running: Option<Running>,
+    running: Option<RunningVictoria>,
 }
 
-struct Running {
+struct RunningVictoria {
     process: Process,
     http: Http,
     data: PathBuf,
@@ -54,12 +52,11 @@ pub fn version(program: &str, argument: &str, package: &str) -> anyhow::Result<S
 }
 
 impl Victoria {
-    /// Finds it.
     pub fn find() -> anyhow::Result<Self> {
         Ok(Self { version: version(PROGRAM, "--version", "victoria-metrics")?, running: None })
     }
 
-    fn running(&self) -> anyhow::Result<&Running> {
+    fn running(&self) -> anyhow::Result<&RunningVictoria> {
         self.running.as_ref().context("VictoriaMetrics does not run")
     }
 }
@@ -98,7 +95,7 @@ impl System for Victoria {
             ensure!(process.runs(), "VictoriaMetrics ended: {}", process.log());
             Ok(http.get("/health", &[]).is_ok())
         })?;
-        self.running = Some(Running { process, http, data });
+        self.running = Some(RunningVictoria { process, http, data });
         Ok(())
     }
 

@@ -28,8 +28,8 @@ const EVENTS: [&str; 12] = [
 const KINDS: [&str; 3] = ["memory.stat", "perf", "other"];
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// Tick in milliseconds.
+pub struct BareJobsOptions {
+    /// Length of a tick, milliseconds.
     #[arg(long, default_value_t = 1)]
     interval_ms: u64,
     /// A file with one read in each line.
@@ -85,7 +85,7 @@ pub struct Open {
     perf: bool,
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &BareJobsOptions) -> anyhow::Result<()> {
     let mut open = open_listed(&options.reads)?;
     open.sort_by_key(|read| read.kind);
     // SAFETY: PR_SET_TIMERSLACK takes one number and touches no memory.
@@ -100,7 +100,7 @@ pub fn open_listed(list: &Path) -> anyhow::Result<Vec<Open>> {
     text.lines().map(|line| open_read(&Read::parse(line)?)).collect()
 }
 
-fn tick_until_killed(open: &[Open], options: &Options) -> anyhow::Result<()> {
+fn tick_until_killed(open: &[Open], options: &BareJobsOptions) -> anyhow::Result<()> {
     let mut buffer = vec![0u8; 64 << 10];
     let interval_ns = i64::try_from(options.interval_ms * 1_000_000).context("the interval")?;
     let mut spent_ns = [0; KINDS.len()];
@@ -133,7 +133,6 @@ fn tick_until_killed(open: &[Open], options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// One system call.
 pub fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
     let descriptor = read.descriptors[0].as_raw_fd();
     let (place, length) = (buffer.as_mut_ptr().cast(), buffer.len());
@@ -148,7 +147,6 @@ pub fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens a read.
 pub fn open_read(read: &Read) -> anyhow::Result<Open> {
     match read {
         Read::File(path) => {

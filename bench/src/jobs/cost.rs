@@ -10,7 +10,7 @@ use super::Jobs;
 use crate::report::{Aim, aim, keep, line, measure_for, median};
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct JobCostOptions {
     /// Length of each measuring window, seconds.
     #[arg(long, default_value_t = 8.0)]
     seconds: f64,
@@ -20,7 +20,7 @@ pub struct Options {
     /// Ticks to measure at, milliseconds.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10])]
     interval_ms: Vec<u64>,
-    /// Numbers of jobs.
+    /// Numbers of concurrent jobs.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10])]
     jobs: Vec<usize>,
     /// The jobs' processes sleep in place of using a core each.
@@ -28,7 +28,7 @@ pub struct Options {
     idle: bool,
 }
 
-impl Default for Options {
+impl Default for JobCostOptions {
     fn default() -> Self {
         Self { seconds: 8.0, rounds: 5, interval_ms: vec![1, 10], jobs: vec![1, 10], idle: false }
     }
@@ -42,7 +42,7 @@ struct Window {
     kinds_us: [f64; 3],
 }
 
-impl Options {
+impl JobCostOptions {
     fn ticks(&self, interval_ms: u64) -> f64 {
         self.seconds * 1e3 / interval_ms as f64
     }
@@ -128,7 +128,7 @@ impl Options {
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &JobCostOptions) -> anyhow::Result<()> {
     println!(
         "agent: all metrics of jobs, beside a bare loop of the same reads ({} x {} s each)",
         options.rounds, options.seconds

@@ -19,13 +19,13 @@ const PRESSURE: [&str; 3] = ["pressure/cpu", "pressure/memory", "pressure/io"];
 const OWN: &str = "/proc/self/statm";
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct JobGroupOptions {
     /// Where to write the list of reads, as `bare --reads` expects it.
     #[arg(long)]
     reads: Option<PathBuf>,
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &JobGroupOptions) -> anyhow::Result<()> {
     if let Some(reason) = Cgroups::missing() {
         bail!("{reason}");
     }

@@ -7,8 +7,8 @@ use super::Jobs;
 use crate::report::{keep, line, measure_for};
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// Jobs at once.
+pub struct JobManyOptions {
+    /// Number of concurrent jobs.
     #[arg(long, default_value_t = 200)]
     jobs: usize,
     /// How often everything of each is read, milliseconds.
@@ -19,13 +19,13 @@ pub struct Options {
     seconds: f64,
 }
 
-impl Default for Options {
+impl Default for JobManyOptions {
     fn default() -> Self {
         Self { jobs: 200, interval_ms: 1000, seconds: 60.0 }
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &JobManyOptions) -> anyhow::Result<()> {
     println!("agent: {} concurrent jobs every {} ms for {} s", options.jobs, options.interval_ms, options.seconds);
     // Sleeping processes: hundreds of busy ones would measure the scheduler.
     let jobs = Jobs::new(options.jobs, false)?;

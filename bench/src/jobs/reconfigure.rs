@@ -14,7 +14,6 @@ use crate::report::{Aim, aim, keep, line, quantile};
 
 /// Intervals that are asked for in turn, ms: no multiple of each other, so that a sample tells which it is of.
 const INTERVALS_MS: [i64; 2] = [10, 14];
-/// The observed metric.
 const METRIC: &str = "cpu/usage";
 /// How long a change may take before the benchmark gives up.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,8 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// Changes to measure.
+pub struct JobReconfigureOptions {
+    /// Number of measured changes.
     #[arg(long, default_value_t = 100)]
     changes: usize,
     /// Jobs on the node meanwhile; the changes are of one of them.
@@ -34,14 +33,14 @@ pub struct Options {
     nodes: usize,
 }
 
-impl Default for Options {
+impl Default for JobReconfigureOptions {
     fn default() -> Self {
         Self { changes: 100, jobs: 10, nodes: 3 }
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    let Options { changes, jobs: count, nodes } = *options;
+pub fn run(options: &JobReconfigureOptions) -> anyhow::Result<()> {
+    let JobReconfigureOptions { changes, jobs: count, nodes } = *options;
     println!(
         "reconfiguration: {changes} changes of one of {count} jobs, of one agent and of {nodes} through the server"
     );

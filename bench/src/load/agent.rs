@@ -44,9 +44,7 @@ pub struct Agent {
 /// The sums that the store must hold of an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExpectedSums {
-    /// Batches.
     pub batches: u64,
-    /// Readings in them.
     pub readings: u64,
     /// Sum of the readings' times, ns.
     pub time_sum: i128,
@@ -94,7 +92,6 @@ impl Agent {
         self.schema = self.schema.sharing(&other.schema);
     }
 
-    /// Its schema.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }

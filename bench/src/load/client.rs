@@ -61,7 +61,6 @@ impl Client {
         self.stream
     }
 
-    /// Sends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(self.stream.write_all(bytes)?)
     }
@@ -80,7 +79,6 @@ impl Client {
         Ok(())
     }
 
-    /// One acknowledged message.
     pub fn publish(&mut self, topic: &str) -> anyhow::Result<()> {
         let mut output = BytesMut::new();
         put(&mut output, topic, &Bytes::from_static(b"x"), Some(1), false)?;
@@ -106,7 +104,6 @@ pub fn put(
     Ok(mqtt::encode_publish(&parts, Version::V311, out)?)
 }
 
-/// SUBSCRIBE to these.
 pub fn subscribing(filters: &[String]) -> Packet {
     let one = |filter: &String| Subscription {
         filter: Text::from(filter.as_str()),

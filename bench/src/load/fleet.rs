@@ -42,9 +42,7 @@ pub enum Pace {
 /// Totals of the acknowledged batches.
 #[derive(Default)]
 pub struct Totals {
-    /// Batches.
     pub batches: u64,
-    /// Readings in them.
     pub readings: u64,
     /// Bytes of payload sent.
     pub bytes: u64,
@@ -74,7 +72,6 @@ struct Member {
     wants_room: bool,
 }
 
-/// Connected agents.
 pub struct Fleet {
     members: Vec<Member>,
     poller: Poller,

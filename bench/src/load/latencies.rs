@@ -36,7 +36,6 @@ fn least(bucket: usize) -> u64 {
 }
 
 impl Latencies {
-    /// Counts one.
     pub fn record(&mut self, duration: Duration) {
         self.buckets[bucket(duration.as_micros() as u64)] += 1;
         self.count += 1;

@@ -26,7 +26,6 @@ pub enum ServerPacket {
     Connected(u16),
     /// A publish is durable.
     Acked(u16),
-    /// Anything else.
     Other,
 }
 

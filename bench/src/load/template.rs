@@ -2,7 +2,6 @@
 
 /// The first number that takes three bytes in a batch's header.
 pub const SEQ_FIRST: u64 = 1 << 14;
-/// The last one.
 pub const SEQ_LAST: u64 = (1 << 21) - 1;
 
 /// An encoded batch with the places of the fields that change with each sending.

@@ -19,7 +19,6 @@ pub struct HotPath {
     pub name: &'static str,
     /// The unit of the count: instructions "a …".
     pub unit: &'static str,
-    /// Makes it ready.
     pub make: fn() -> anyhow::Result<Box<dyn Work>>,
 }
 

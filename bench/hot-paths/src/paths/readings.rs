@@ -3,7 +3,7 @@
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorDef, SensorPath};
 use wholegrain_transport::payload::encode_batch;
 
-/// One second, ns.
+/// One second in nanoseconds.
 pub const SECOND: i64 = 1_000_000_000;
 /// A whole day, so that the readings begin a block of their own: ns since the Unix epoch.
 pub const START: i64 = 20_000 * 86_400 * SECOND;
@@ -15,7 +15,6 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// Number of sensors.
     pub fn new(sensors: usize) -> Self {
         let mut made = Self { now: vec![0; sensors], state: 0x2545_f491_4f6c_dd1d };
         for index in 0..sensors {
@@ -25,7 +24,7 @@ impl Moving {
         made
     }
 
-    /// xorshift64 (Marsaglia 2003).
+    /// The generator is xorshift64 (Marsaglia 2003).
     fn random(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
