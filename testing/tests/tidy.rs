@@ -13,14 +13,15 @@ const FUNCTION_LINES_MAX: usize = 100;
 /// The crates that a crate may use: dependencies follow the data flow and never go back.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-model", &[]),
+    ("wholegrain-api", &["model"]),
     ("wholegrain-sources", &["model"]),
     ("wholegrain-transport", &["model"]),
     ("wholegrain-agent", &["model", "sources", "transport"]),
     ("wholegrain-store", &["model", "transport"]),
     ("wholegrain-query", &["model", "store"]),
-    ("wholegrain-server", &["model", "transport", "store", "query"]),
+    ("wholegrain-server", &["api", "model", "transport", "store", "query"]),
     ("wholegrain-demo", &["model", "transport"]),
-    ("wholegrain", &["model", "transport", "query", "server", "demo"]),
+    ("wholegrain", &["api", "model", "transport", "query", "server", "demo"]),
 ];
 
 /// Crates that must not be in the agent, also not indirectly: it is small and has no async runtime.

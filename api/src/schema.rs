@@ -1,0 +1,19 @@
+//! Schemas of types that come from elsewhere.
+
+/// `wholegrain_model::Kind`.
+#[derive(schemars::JsonSchema)]
+#[schemars(rename = "Kind", inline, rename_all = "lowercase")]
+#[allow(dead_code)]
+pub enum KindName {
+    Gauge,
+    Counter,
+}
+
+/// `wholegrain_model::ValueType`.
+#[derive(schemars::JsonSchema)]
+#[schemars(rename = "ValueType", inline, rename_all = "lowercase")]
+#[allow(dead_code)]
+pub enum ValueTypeName {
+    Int,
+    Float,
+}
