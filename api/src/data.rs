@@ -125,7 +125,7 @@ pub struct StoreCounts {
     /// Files that still hold deleted readings.
     pub waiting_to_be_rewritten: u64,
     /// Sensors that expired since the start.
-    pub sensors_forgotten: u64,
+    pub sensors_expired: u64,
     pub free_bytes: Option<u64>,
 }
 

@@ -114,7 +114,7 @@ pub struct PropertyChange {
 
 /// Settings to apply together. If several match a sensor, the last one applies, for each property.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "SetProperties"))]
 #[serde(deny_unknown_fields)]
 pub struct SetProperties<T = SetPropertiesOf> {
     pub settings: Vec<T>,

@@ -41,6 +41,15 @@ pub enum MissingOperands {
     Skip,
 }
 
+impl MissingOperands {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gap => "gap",
+            Self::Skip => "skip",
+        }
+    }
+}
+
 /// The definitions, sorted by path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -9,18 +9,17 @@ use clap::{Args, Command, ValueEnum};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use wholegrain_api::{JobPage, NameList, VirtualSensorList, paths};
 use wholegrain_model::text::is_hidden;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Request};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// A shell that waits for completions waits at most so long.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Jobs and virtual sensors that are asked for.
 const LIST_MAX: usize = 500;
-/// The largest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
 /// The variable by which the shell's script asks the command for completions.
 const VARIABLE: &str = "WHOLEGRAIN_COMPLETE";
 
@@ -97,56 +96,33 @@ fn with_completers(command: Command) -> Command {
 }
 
 fn sensors(begin: &OsStr) -> Vec<CompletionCandidate> {
-    #[derive(Deserialize)]
-    struct Answer {
-        names: Vec<String>,
-    }
     let Some(begin) = begin.to_str() else { return Vec::new() };
-    let answer: Option<Answer> = ask("/api/v1/names", &[("begin", begin.to_owned())]);
-    candidates(begin, answer.map(|answer| answer.names).unwrap_or_default())
+    let list: Option<NameList> = fetch(|server| server.get(paths::NAMES).query("begin", begin));
+    candidates(begin, list.into_iter().flat_map(|list| list.names))
 }
 
 fn jobs(begin: &OsStr) -> Vec<CompletionCandidate> {
-    #[derive(Deserialize)]
-    struct Answer {
-        jobs: Vec<Job>,
-    }
-    #[derive(Deserialize)]
-    struct Job {
-        job: String,
-    }
     let Some(begin) = begin.to_str() else { return Vec::new() };
-    let answer: Option<Answer> = ask("/api/v1/jobs", &[("limit", LIST_MAX.to_string())]);
-    candidates(begin, answer.map(|answer| answer.jobs).unwrap_or_default().into_iter().map(|job| job.job))
+    let page: Option<JobPage> = fetch(|server| server.get(paths::JOBS).query("limit", LIST_MAX));
+    candidates(begin, page.into_iter().flat_map(|page| page.jobs).map(|job| job.job))
 }
 
 fn virtuals(begin: &OsStr) -> Vec<CompletionCandidate> {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(rename = "virtual")]
-        definitions: Vec<Definition>,
-    }
-    #[derive(Deserialize)]
-    struct Definition {
-        path: String,
-    }
     let Some(begin) = begin.to_str() else { return Vec::new() };
-    let answer: Option<Answer> = ask("/api/v1/virtual", &[]);
-    let definitions = answer.map(|answer| answer.definitions).unwrap_or_default();
-    candidates(begin, definitions.into_iter().map(|definition| definition.path))
+    let list: Option<VirtualSensorList> = fetch(|server| server.get(paths::VIRTUAL));
+    candidates(begin, list.into_iter().flat_map(|list| list.definitions).map(|one| one.definition.path))
 }
 
-/// Those that begin so. What a shell could take for anything but text is left out.
+/// The names with this beginning, except names that a shell could interpret.
 fn candidates(begin: &str, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let safe = |name: &String| !name.chars().any(|c| is_hidden(c) || c.is_whitespace());
     let fitting = names.into_iter().filter(|name| name.starts_with(begin)).filter(safe);
     fitting.take(LIST_MAX).map(CompletionCandidate::new).collect()
 }
 
-/// What the server says; nothing on any error, as a shell has no place for one.
-fn ask<T: serde::de::DeserializeOwned>(path: &str, parameters: &[(&str, String)]) -> Option<T> {
+/// A response of the server; `None` on any error, because a shell has no place for a message.
+fn fetch<T: DeserializeOwned>(request: impl FnOnce(&Connection) -> Request<'_>) -> Option<T> {
     let named = std::env::var_os("WHOLEGRAIN_CLIENT").map(PathBuf::from);
     let connection = Connection::open(named.as_deref()).ok()?;
-    let body = connection.get_within(path, parameters, TIMEOUT).ok()?.read(ANSWER_BYTES_MAX).ok()?;
-    serde_json::from_slice(&body).ok()
+    request(&connection).within(TIMEOUT).send().ok()?.json().ok()
 }

@@ -1,157 +1,49 @@
-//! The way to the server: `client.toml`, the one trusted authority, the token, HTTPS.
+//! Requests to the server over HTTPS, with the token and the trusted authority of `client.toml`.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use serde::Deserialize;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
-use wholegrain_model::config::Document;
+use wholegrain_api::{ErrorResponse, NameList, paths};
 use wholegrain_model::text::escaped;
 
+use crate::client_file::{ClientConfig, nowhere};
 use crate::failure::Failure;
-use crate::shown;
+use crate::output::values;
+use crate::socket::encoded;
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the server may take until an answer begins.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the server may pause within an answer; not for `watch`, where nothing may happen for hours.
+/// How long the server may take before a response begins.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the server may pause within a response; not for `watch`, which can be silent for hours.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a message waits for the name that was probably meant.
+/// How long an error message waits for the nearest name.
 const SUGGESTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the server may take for work on everything it holds, such as deleting, until an answer begins.
-const WORK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// The most bytes read of an error's text.
+/// How long the server may take before the response to a request about all stored readings, such as a deletion, begins.
+const SLOW_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// The largest response that is read into memory, in bytes.
+const RESPONSE_BYTES_MAX: u64 = 1 << 30;
+/// The most bytes of an error's text.
 const ERROR_BYTES_MAX: u64 = 64 << 10;
-/// The header that says how many sensors the patterns chose.
+/// The header with the number of sensors that match.
 const SENSORS_HEADER: &str = "x-wholegrain-sensors";
-/// The header of what a reader of the answer must know, such as that a part could not be read; one for each.
+/// The header of a warning, for example of readings that could not be read.
 const WARNING_HEADER: &str = "x-wholegrain-warning";
-/// The header of what is left out of the answer on purpose.
+/// The header of a note about readings that are left out on purpose.
 const NOTE_HEADER: &str = "x-wholegrain-note";
-/// Between the address and what the server says of what is not there.
+/// Separates the address and the server's message about a missing thing.
 const NOT_FOUND: &str = ": not found: ";
 /// The most warnings that are shown.
 const WARNINGS_MAX: usize = 8;
-
-/// The option of those subcommands that ask somebody.
-#[derive(Debug, Args)]
-pub struct ClientOption {
-    /// The client.toml that says where the server is [default: the first of ./var/client.toml,
-    /// ~/.config/wholegrain/client.toml, /etc/wholegrain/client.toml] [env: WHOLEGRAIN_CLIENT]
-    #[arg(long = "client", id = "asked_client", global = true, value_name = "FILE")]
-    client: Option<PathBuf>,
-}
-
-impl ClientOption {
-    /// What is named here, or else what was named before the subcommand or in the environment.
-    pub fn or<'a>(&'a self, before: Option<&'a Path>) -> Option<&'a Path> {
-        self.client.as_deref().or(before)
-    }
-}
-
-/// `client.toml`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClientFile {
-    url: Option<String>,
-    token_file: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    agent_socket: Option<PathBuf>,
-}
-
-/// `client.toml` with its paths resolved.
-#[derive(Debug)]
-pub struct ClientConfig {
-    /// The file it came from.
-    pub file: PathBuf,
-    /// The server.
-    pub url: Option<String>,
-    /// File with the bearer token.
-    pub token_file: Option<PathBuf>,
-    /// Certificates of the authority that is trusted, the only one.
-    pub ca: Option<PathBuf>,
-    /// Socket of the agent on this machine.
-    pub agent_socket: Option<PathBuf>,
-}
-
-impl ClientConfig {
-    /// Reads the file named, or the first one that is there; `None` when there is none and none was named.
-    pub fn find(named: Option<&Path>) -> Result<Option<Self>, Failure> {
-        if let Some(path) = named {
-            return Self::read(path).map(Some);
-        }
-        match places().into_iter().find(|path| path.exists()) {
-            Some(path) if path.is_relative() => {
-                check_owner(&path, "--client").and_then(|()| Self::read(&path)).map(Some)
-            }
-            Some(path) => Self::read(&path).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    fn read(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path).map_err(|error| {
-            Failure::Failed(format!(
-                "cannot read {}: {error}; name another file with --client, or make one with `wholegrain init`",
-                path.display()
-            ))
-        })?;
-        let file: ClientFile = Document::new(&path.display().to_string(), &text)
-            .parse()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
-        let base = path.parent().unwrap_or(Path::new("."));
-        let resolve = |path: Option<PathBuf>| path.map(|path| base.join(path));
-        Ok(Self {
-            file: path.to_owned(),
-            url: file.url,
-            token_file: resolve(file.token_file),
-            ca: resolve(file.ca),
-            agent_socket: resolve(file.agent_socket),
-        })
-    }
-}
-
-/// Refuses a file that was found and not named with `option`, and that another user could have written: it says where the token is sent
-/// to, or which files are written.
-pub fn check_owner(path: &Path, option: &str) -> Result<(), Failure> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
-    // SAFETY: it takes nothing and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    if (metadata.uid() == user || metadata.uid() == 0) && metadata.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(Failure::Usage(format!(
-        "{shown} belongs to another user, or others can write it, so it is not used; name it with {option} {shown} if you trust it"
-    )))
-}
-
-/// Where client.toml is looked for, in this order.
-pub fn places() -> Vec<PathBuf> {
-    let mut places = vec![PathBuf::from("var/client.toml")];
-    if let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) {
-        places.push(PathBuf::from(home).join(".config/wholegrain/client.toml"));
-    }
-    places.push(PathBuf::from("/etc/wholegrain/client.toml"));
-    places
-}
-
-/// The message when there is no client.toml.
-pub fn nowhere() -> String {
-    let looked: Vec<String> = places().iter().map(|path| path.display().to_string()).collect();
-    format!(
-        "no client.toml says where the server is; looked for {}. Start a server here with `make up` (or `wholegrain up`), or name \
-         the file with --client FILE or in WHOLEGRAIN_CLIENT",
-        looked.join(", ")
-    )
-}
 
 /// A server (or an agent's HTTPS) that can be asked.
 pub struct Connection {
@@ -164,8 +56,92 @@ pub struct Connection {
     advice: &'static str,
 }
 
-/// An answer with status 200.
-pub struct Answer {
+/// A request that is being built.
+pub struct Request<'a> {
+    connection: &'a Connection,
+    method: &'static str,
+    url: String,
+    /// The content type and the body.
+    body: Option<(&'static str, Cow<'a, [u8]>)>,
+    limits: TimeLimits,
+}
+
+struct TimeLimits {
+    /// Until the response begins.
+    response: Duration,
+    /// Between two pieces of the response.
+    read: Option<Duration>,
+    /// Until the end of the response.
+    all: Option<Duration>,
+}
+
+impl<'a> Request<'a> {
+    /// Adds a parameter.
+    pub fn query(mut self, name: &str, value: impl Display) -> Self {
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        self.url.push_str(&format!("{separator}{}={}", encoded(name), encoded(&value.to_string())));
+        self
+    }
+
+    pub fn queries(self, parameters: &[(&str, String)]) -> Self {
+        parameters.iter().fold(self, |request, (name, value)| request.query(name, value))
+    }
+
+    /// The body, as JSON.
+    pub fn json(self, body: &impl Serialize) -> Self {
+        // The types of requests have no maps whose keys are not texts, so this cannot fail.
+        self.body("application/json", serde_json::to_vec(body).unwrap_or_default())
+    }
+
+    pub fn body(mut self, content_type: &'static str, body: impl Into<Cow<'a, [u8]>>) -> Self {
+        self.body = Some((content_type, body.into()));
+        self
+    }
+
+    /// Lets the server pause within the response without limit, for streams.
+    pub fn endless(mut self) -> Self {
+        self.limits.read = None;
+        self
+    }
+
+    /// Gives the server 30 minutes before the response begins, for work on all stored readings.
+    pub fn slow(mut self) -> Self {
+        self.limits.response = SLOW_RESPONSE_TIMEOUT;
+        self
+    }
+
+    /// Limits the time for the whole response.
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.limits.all = Some(timeout);
+        self
+    }
+
+    pub fn send(self) -> Result<Response, Failure> {
+        let Self { connection, method, url, body, limits } = self;
+        let mut request = ureq::http::Request::builder().method(method).uri(&url);
+        if let Some(token) = &connection.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some((content_type, _)) = &body {
+            request = request.header("content-type", *content_type);
+        }
+        let response = match (&body, method) {
+            (None, "GET" | "DELETE") => request.body(()).map(|request| connection.run(request, limits)),
+            (None, _) => request.body(&[][..]).map(|request| connection.run(request, limits)),
+            (Some((_, body)), _) => request.body(&body[..]).map(|request| connection.run(request, limits)),
+        };
+        let response = response.unwrap_or_else(|error| Err(ureq::Error::Http(error)));
+        connection.check(response.map_err(|error| connection.unreachable(&error))?)
+    }
+
+    /// As [`Self::send`], for a request of one thing by its name: a missing thing is [`Failure::NothingMatched`].
+    pub fn find(self) -> Result<Response, Failure> {
+        self.send().map_err(not_there)
+    }
+}
+
+/// A response with a status of success.
+pub struct Response {
     /// How many sensors the patterns chose, when the server says.
     pub sensors: Option<u64>,
     /// What the server warns of.
@@ -177,6 +153,7 @@ pub struct Answer {
     pub every: Option<String>,
     /// The server's clock, in seconds since the Unix epoch.
     pub date_s: Option<i64>,
+    url: String,
     body: ureq::Body,
 }
 
@@ -215,7 +192,7 @@ impl Connection {
             .proxy(None)
             .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_recv_response(Some(ANSWER_TIMEOUT))
+            .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .build()
             .new_agent();
         Ok(Self { agent, url: url.trim_end_matches('/').to_owned(), token, origin, advice })
@@ -226,162 +203,50 @@ impl Connection {
         &self.url
     }
 
-    /// GET; `endless` for streams in which nothing may happen for long.
-    pub fn get(&self, path: &str, parameters: &[(&str, String)], endless: bool) -> Result<Answer, Failure> {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        for (name, value) in parameters {
-            request = request.query(*name, value);
-        }
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let wait = if endless { None } else { Some(READ_TIMEOUT) };
-        let response = request.config().timeout_per_read(wait).build().call();
-        self.check(response.map_err(|error| self.unreachable(&error))?)
+    pub fn get(&self, path: impl Into<String>) -> Request<'_> {
+        self.request("GET", path.into())
     }
 
-    /// GET that ends after this time, answered or not.
-    pub fn get_within(&self, path: &str, parameters: &[(&str, String)], timeout: Duration) -> Result<Answer, Failure> {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        for (name, value) in parameters {
-            request = request.query(*name, value);
-        }
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let response = request.config().timeout_global(Some(timeout)).build().call();
-        self.check(response.map_err(|error| self.unreachable(&error))?)
+    pub fn post(&self, path: impl Into<String>) -> Request<'_> {
+        self.request("POST", path.into())
     }
 
-    /// The name nearest to a pattern that chooses no sensor.
+    pub fn put(&self, path: impl Into<String>) -> Request<'_> {
+        self.request("PUT", path.into())
+    }
+
+    pub fn delete(&self, path: impl Into<String>) -> Request<'_> {
+        self.request("DELETE", path.into())
+    }
+
+    fn request(&self, method: &'static str, path: String) -> Request<'_> {
+        let limits = TimeLimits { response: RESPONSE_TIMEOUT, read: Some(READ_TIMEOUT), all: None };
+        Request { connection: self, method, url: format!("{}{path}", self.url), body: None, limits }
+    }
+
+    /// The name nearest to a pattern that matches no sensor.
     pub fn nearest_name(&self, pattern: &str) -> Option<String> {
-        #[derive(Deserialize)]
-        struct Names {
-            names: Vec<String>,
-        }
-        let answer = self.get_within("/api/v1/names", &[("near", pattern.to_owned())], SUGGESTION_TIMEOUT).ok()?;
-        let names: Names = serde_json::from_slice(&answer.read(ERROR_BYTES_MAX).ok()?).ok()?;
-        names.names.into_iter().next()
+        let request = self.get(paths::NAMES).query("near", pattern).within(SUGGESTION_TIMEOUT);
+        let list: NameList = request.send().ok()?.json().ok()?;
+        list.names.into_iter().next()
     }
 
-    /// GET of one thing: that it is not there is no mistake of the request.
-    pub fn find(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-        self.get(path, parameters, false).map_err(not_there)
-    }
-
-    /// POST without a body.
-    pub fn post(&self, path_and_query: &str) -> Result<Answer, Failure> {
-        self.send(self.agent.post(format!("{}{path_and_query}", self.url)))
-    }
-
-    /// POST of any bytes.
-    pub fn post_bytes(&self, path_and_query: &str, content_type: &str, body: &[u8]) -> Result<Answer, Failure> {
-        let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let request = request.header("content-type", content_type);
-        self.check(request.send(body).map_err(|error| self.unreachable(&error))?)
-    }
-
-    /// POST of a JSON value.
-    pub fn post_json(&self, path_and_query: &str, body: &serde_json::Value) -> Result<Answer, Failure> {
-        let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let request = request.header("content-type", "application/json");
-        self.check(request.send(body.to_string()).map_err(|error| self.unreachable(&error))?)
-    }
-
-    /// PUT of a JSON value.
-    pub fn put_json(
+    fn run(
         &self,
-        path: &str,
-        parameters: &[(&str, String)],
-        body: &serde_json::Value,
-    ) -> Result<Answer, Failure> {
-        let mut request = self.agent.put(format!("{}{path}", self.url));
-        request = parameters.iter().fold(request, |request, (name, value)| request.query(*name, value));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let request = request.header("content-type", "application/json");
-        self.check(request.send(body.to_string()).map_err(|error| self.unreachable(&error))?)
+        request: ureq::http::Request<impl ureq::AsSendBody>,
+        limits: TimeLimits,
+    ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_recv_response(Some(limits.response))
+            .timeout_per_read(limits.read)
+            .timeout_global(limits.all)
+            .build();
+        self.agent.run(request)
     }
 
-    /// DELETE of what the parameters choose.
-    pub fn delete_chosen(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-        let request = self.agent.delete(format!("{}{path}", self.url));
-        let mut request = parameters.iter().fold(request, |request, (name, value)| request.query(*name, value));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        self.check(request.call().map_err(|error| self.unreachable(&error))?)
-    }
-
-    /// Asks for something that may take long until an answer begins, with a body of text or JSON.
-    pub fn work(&self, method: &str, path_and_query: &str, body: &str) -> Result<Answer, Failure> {
-        let url = format!("{}{path_and_query}", self.url);
-        let mut request = if method == "PUT" { self.agent.put(url) } else { self.agent.post(url) };
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
-        let request = request.header("content-type", kind).config();
-        let request = request.timeout_recv_response(Some(WORK_TIMEOUT)).timeout_per_read(Some(READ_TIMEOUT)).build();
-        self.check(request.send(body).map_err(|error| self.unreachable(&error))?)
-    }
-
-    /// GET of what may take long until an answer begins.
-    pub fn get_slowly(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        for (name, value) in parameters {
-            request = request.query(*name, value);
-        }
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let request = request.config().timeout_recv_response(Some(WORK_TIMEOUT)).build();
-        self.check(request.call().map_err(|error| self.unreachable(&error))?)
-    }
-
-    /// DELETE with parameters: that it is not there is no mistake of the request.
-    pub fn delete_with(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-        let mut request = self.agent.delete(format!("{}{path}", self.url));
-        for (name, value) in parameters {
-            request = request.query(*name, value);
-        }
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let answer = self.check(request.call().map_err(|error| self.unreachable(&error))?);
-        answer.map_err(not_there)
-    }
-
-    /// DELETE.
-    pub fn delete(&self, path: &str) -> Result<Answer, Failure> {
-        let mut request = self.agent.delete(format!("{}{path}", self.url));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        self.check(request.call().map_err(|error| self.unreachable(&error))?)
-    }
-
-    /// PUT without a body.
-    pub fn put(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-        let request = self.agent.put(format!("{}{path}", self.url));
-        self.send(parameters.iter().fold(request, |request, (name, value)| request.query(*name, value)))
-    }
-
-    fn send(&self, mut request: ureq::RequestBuilder<ureq::typestate::WithBody>) -> Result<Answer, Failure> {
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        self.check(request.send_empty().map_err(|error| self.unreachable(&error))?)
-    }
-
-    fn check(&self, response: ureq::http::Response<ureq::Body>) -> Result<Answer, Failure> {
+    fn check(&self, response: ureq::http::Response<ureq::Body>) -> Result<Response, Failure> {
         let status = response.status().as_u16();
         let sensors = response.headers().get(SENSORS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
         let remarks = |name| remarks(response.headers(), name);
@@ -394,7 +259,7 @@ impl Connection {
         let date_s = response.headers().get("date").and_then(|value| http_date(value.to_str().ok()?));
         let mut body = response.into_body();
         if (200..300).contains(&status) {
-            return Ok(Answer { sensors, warnings, notes, tier, every, date_s, body });
+            return Ok(Response { sensors, warnings, notes, tier, every, date_s, url: self.url.clone(), body });
         }
         let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         Err(refusal(status, &text, &self.url, &self.origin))
@@ -453,7 +318,7 @@ fn reason(error: &ureq::Error) -> String {
 }
 
 /// What a request for one thing fails with: that the thing is not there is no mistake of the request.
-pub fn not_there(failure: Failure) -> Failure {
+fn not_there(failure: Failure) -> Failure {
     match failure {
         Failure::Usage(text) => match text.split_once(NOT_FOUND) {
             Some((_, said)) => Failure::NothingMatched(said.to_owned()),
@@ -465,11 +330,7 @@ pub fn not_there(failure: Failure) -> Failure {
 
 /// What an answer with another status than 200 means.
 pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
-    #[derive(Deserialize)]
-    struct ErrorBody {
-        error: String,
-    }
-    let said = serde_json::from_str::<ErrorBody>(body).map(|body| body.error).unwrap_or_else(|_| {
+    let said = serde_json::from_str::<ErrorResponse>(body).map(|body| body.error).unwrap_or_else(|_| {
         let line = body.lines().next().unwrap_or_default();
         if line.is_empty() { format!("status {status}") } else { format!("status {status}: {line}") }
     });
@@ -484,17 +345,25 @@ pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
     }
 }
 
-impl Answer {
+impl Response {
     /// The body as a stream.
     pub fn into_reader(self) -> impl std::io::Read + Send + 'static {
         self.body.into_with_config().limit(u64::MAX).reader()
     }
 
-    /// The whole body, up to `bytes_max`.
-    pub fn read(mut self, bytes_max: u64) -> Result<Vec<u8>, Failure> {
+    /// The whole body, read from JSON.
+    pub fn json<T: DeserializeOwned>(self) -> Result<T, Failure> {
+        let url = self.url.clone();
+        serde_json::from_slice(&self.read()?).map_err(|error| {
+            Failure::Unreachable(format!("cannot read the response of {url}: {error}; is it a server of this version?"))
+        })
+    }
+
+    /// The whole body, up to 1 GiB.
+    pub fn read(mut self) -> Result<Vec<u8>, Failure> {
         self.body
             .with_config()
-            .limit(bytes_max)
+            .limit(RESPONSE_BYTES_MAX)
             .read_to_vec()
             .map_err(|error| Failure::Unreachable(format!("the answer broke off: {}", reason(&error))))
     }
@@ -506,7 +375,7 @@ fn http_date(text: &str) -> Option<i64> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let [_, day, month, year, time, "GMT"] = fields[..] else { return None };
     let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    let parsed = wholegrain_model::Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"), shown::now());
+    let parsed = wholegrain_model::Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"), values::now());
     Some(parsed.ok()?.0.div_euclid(1_000_000_000))
 }
 
@@ -538,20 +407,6 @@ fn read_authority(path: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_count_from_the_file_and_mistakes_name_their_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("client.toml");
-        fs::write(&path, "url = \"https://h:1\"\ntoken_file = \"token\"\nca = \"/abs/ca.pem\"\n").unwrap();
-        let config = ClientConfig::find(Some(&path)).unwrap().unwrap();
-        assert_eq!(config.token_file, Some(dir.path().join("token")));
-        assert_eq!(config.ca, Some(PathBuf::from("/abs/ca.pem")));
-        fs::write(&path, "url = \"https://h:1\"\ntokn_file = \"token\"\n").unwrap();
-        let Err(Failure::Usage(text)) = ClientConfig::find(Some(&path)) else { panic!() };
-        assert!(text.contains("client.toml:2:1") && text.contains("did you mean `token_file`?"), "{text}");
-        assert!(matches!(ClientConfig::find(Some(&dir.path().join("none.toml"))), Err(Failure::Failed(_))));
-    }
 
     #[test]
     fn dates_of_servers() {

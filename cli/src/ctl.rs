@@ -8,13 +8,14 @@ use serde_json::Value;
 use wholegrain_model::{Interval, Pattern};
 
 use self::jobs::RuleCommand;
-use crate::connection::{ClientConfig, ClientOption, Connection, nowhere, refusal};
+use crate::client_file::{ClientConfig, ClientOption, nowhere};
+use crate::connection::{Connection, refusal};
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
 use crate::output::Output;
+use crate::output::style;
 use crate::range::range;
-use crate::socket::{self, ANSWER_BYTES_MAX, encoded};
-use crate::style;
+use crate::socket::{self, encoded};
 
 mod jobs;
 mod show;
@@ -221,7 +222,7 @@ impl CtlCommand {
                 get("/v1/average", query)
             }
             CtlCommand::History { patterns, from, to } => {
-                let now = crate::shown::now();
+                let now = crate::output::values::now();
                 let (from, to) = range(Some(from), Some(to), now)?;
                 let (from, to) = (from.unwrap_or(now), to.unwrap_or(now));
                 let mut query = choose(patterns);
@@ -318,13 +319,12 @@ fn ask_https(url: &str, request: &Request, client: Option<&Path>) -> Result<Vec<
     let advice = "is the agent running, with its HTTPS switched on?";
     let connection = Connection::to(url, &config, advice)?;
     let path = request.path_and_query();
-    let answer = match (request.method, &request.body) {
-        ("POST", Some(body)) => connection.post_json(&path, body)?,
-        ("POST", None) => connection.post(&path)?,
-        ("DELETE", _) => connection.delete(&path)?,
-        _ => connection.get(&path, &[], false)?,
+    let https = match request.method {
+        "POST" => connection.post(path),
+        "DELETE" => connection.delete(path),
+        _ => connection.get(path),
     };
-    answer.read(ANSWER_BYTES_MAX)
+    request.body.iter().fold(https, |https, body| https.json(body)).send()?.read()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ macro_rules! eprint {
 
 mod auth;
 mod ca;
+mod client_file;
 mod completions;
 mod config;
 mod connection;
@@ -35,21 +36,18 @@ mod import;
 mod init;
 mod jobs;
 mod man;
+mod no_match;
 mod notation;
 mod of_job;
 mod output;
 mod progress;
 mod query;
 mod range;
-mod rows;
 mod rule;
 mod sensors;
 mod server;
-mod shown;
 mod socket;
 mod store;
-mod style;
-mod table;
 mod up;
 mod watch;
 
@@ -158,7 +156,7 @@ fn main() -> ExitCode {
     if let Some(message) = message {
         // What a message quotes can come from anybody.
         let lines: Vec<_> = message.split('\n').map(escaped).collect();
-        eprintln!("{} {}", style::on_stderr().error("wholegrain:"), lines.join("\n"));
+        eprintln!("{} {}", output::style::on_stderr().error("wholegrain:"), lines.join("\n"));
     }
     ExitCode::from(code)
 }

@@ -7,20 +7,23 @@ use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, SchemaRef};
 use clap::Args;
+use wholegrain_api::paths;
 use wholegrain_model::text::escaped;
 use wholegrain_model::{Interval, Pattern, Timestamp, Unit};
 use wholegrain_query::{Across, Agg, Op, POINTS_MAX, Query};
 
-use crate::connection::{Answer, ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
+use crate::no_match::{no_sensor, no_sensor_of_job};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
 use crate::of_job::JobOption;
 use crate::output::Output;
+use crate::output::readings::{Format, ParquetRows, Readings, TextRows, Units};
+use crate::output::style;
+use crate::output::values;
 use crate::progress::Progress;
 use crate::range::range;
-use crate::rows::{Format, ParquetRows, Readings, TextRows, Units};
-use crate::shown;
-use crate::style;
 
 /// More levels than a path has.
 const LEVELS_MAX: u64 = 1024;
@@ -107,7 +110,7 @@ fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleVal
 /// Runs the subcommand.
 pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
-    let now = shown::now();
+    let now = values::now();
     let query = args.query(now)?;
     let mut parameters = parameters(&query);
     if args.job.job.is_some() {
@@ -121,7 +124,8 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
         ));
     }
     let connection = Connection::open(client)?;
-    let answer = answer_of(&connection, &args.job, &parameters)?;
+    let request = connection.get(paths::QUERY).queries(&parameters);
+    let answer = if args.job.job.is_some() { request.find()? } else { request.send()? };
     let (sensors, known) = (answer.sensors, answer.warnings.clone());
     for warning in &known {
         eprintln!("{} {warning}", style::on_stderr().error("warning:"));
@@ -132,7 +136,7 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     }
     if sensors == Some(0) {
         return Err(match &args.job.job {
-            Some(job) => no_sensor_of(job, &query.patterns),
+            Some(job) => no_sensor_of_job(job, &query.patterns),
             None => no_sensor(&connection, &query.patterns),
         });
     }
@@ -167,34 +171,6 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
         return Err(Failure::NothingMatched(format!("no reading{count} {range}")));
     }
     Ok(())
-}
-
-/// Asks; that there is no such job is no mistake of the request.
-fn answer_of(connection: &Connection, job: &JobOption, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-    match job.job {
-        Some(_) => connection.find("/api/v1/query", parameters),
-        None => connection.get("/api/v1/query", parameters, false),
-    }
-}
-
-/// The message when patterns choose none of a job's sensors.
-pub fn no_sensor_of(job: &str, patterns: &[Pattern]) -> Failure {
-    let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
-    Failure::NothingMatched(format!(
-        "no sensor of job {job} matches {}; `wholegrain sensors --job {job}` lists what it has",
-        patterns.join(" ")
-    ))
-}
-
-/// The message when patterns choose nothing, with the name that was probably meant.
-pub fn no_sensor(connection: &Connection, patterns: &[Pattern]) -> Failure {
-    let meant = patterns.iter().find_map(|pattern| connection.nearest_name(pattern.as_str()));
-    let advice = match meant {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => "`wholegrain sensors` lists what there is".to_owned(),
-    };
-    let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
-    Failure::NothingMatched(format!("no sensor matches {}; {advice}", patterns.join(" ")))
 }
 
 impl QueryArgs {

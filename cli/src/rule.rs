@@ -1,7 +1,7 @@
 //! A rule as people write it on the command line: the same for one agent and for all nodes of a job.
 
 use clap::Args;
-use serde_json::{Value, json};
+use wholegrain_api::{AccumulateWindows, AddJobRule};
 use wholegrain_model::{Interval, Pattern};
 
 /// What is sampled, how often, what is kept, for how long.
@@ -28,16 +28,16 @@ pub struct RuleArgs {
 }
 
 impl RuleArgs {
-    /// As agents and the server want it.
-    pub fn to_json(&self) -> Value {
-        let metrics: Vec<&str> = self.metrics.iter().map(Pattern::as_str).collect();
-        let mut rule = json!({ "metrics": metrics, "every": self.every });
-        if let Some(within) = self.within {
-            rule["for"] = json!(within.to_string());
+    /// The body of the request to an agent or to the server.
+    pub fn request(&self) -> AddJobRule {
+        let window =
+            |window: Interval| AccumulateWindows { window: window.to_string(), quantiles: self.quantiles.clone() };
+        AddJobRule {
+            metrics: self.metrics.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
+            every: self.every.clone(),
+            duration: self.within.map(|within| within.to_string()),
+            accumulate: self.accumulate.map(window),
+            jobs: None,
         }
-        if let Some(window) = self.accumulate {
-            rule["accumulate"] = json!({ "window": window.to_string(), "quantiles": self.quantiles });
-        }
-        rule
     }
 }

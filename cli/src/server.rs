@@ -5,20 +5,18 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use serde_json::Value;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use wholegrain_api::{LogState, ReloadResult, paths};
 use wholegrain_model::{Interval, LogLevel};
 use wholegrain_server::{ServerConfig, log::filter};
 
-use crate::connection::{Answer, ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::LENGTHS;
-use crate::output::Output;
-
-/// The most bytes of an answer about the server itself.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+use crate::output::print;
 
 const EXAMPLES: &str = "\
 `log` and `reload` ask the server that client.toml names. A reload does what SIGHUP and `systemctl reload` do, and says here what \
@@ -109,53 +107,35 @@ fn write_log(level: LevelFilter) {
 }
 
 fn log(level: Option<LogLevel>, within: Option<Interval>, client: Option<&Path>) -> Result<(), Failure> {
-    const PATH: &str = "/api/v1/server/log";
     let connection = Connection::open(client)?;
-    let answer = match level {
-        None => connection.get(PATH, &[], false)?,
+    let request = match level {
+        None => connection.get(paths::LOG),
         Some(level) => {
-            let mut parameters = vec![("level", level.to_string())];
-            parameters.extend(within.map(|within| ("for", within.to_string())));
-            connection.put(PATH, &parameters)?
+            let request = connection.put(paths::LOG).query("level", level);
+            within.iter().fold(request, |request, within| request.query("for", within))
         }
     };
-    let state = json(answer)?;
-    let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
-    let mut line = format!("level {}", text("level"));
-    if let Some(until) = state["until"].as_str() {
+    let LogState { level, configured, until } = request.send()?.json()?;
+    let mut line = format!("level {level}");
+    if let Some(until) = until {
         line += &format!(" until {until}");
     }
-    if text("level") != text("configured") {
-        line += &format!(", configured {}", text("configured"));
+    if level != configured {
+        line += &format!(", configured {configured}");
     }
-    say(&[line])
+    print_lines(&[line])
 }
 
 fn reload(client: Option<&Path>) -> Result<(), Failure> {
-    let done = json(Connection::open(client)?.post("/api/v1/server/reload")?)?;
-    let list = |name: &str| -> Vec<String> {
-        let values = done[name].as_array().map_or(&[][..], Vec::as_slice);
-        values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
-    };
-    let mut lines: Vec<String> = list("changed").iter().map(|name| format!("changed        {name}")).collect();
-    lines.extend(list("needs_restart").iter().map(|name| format!("needs restart  {name}")));
+    let ReloadResult { changed, needs_restart } = Connection::open(client)?.post(paths::RELOAD).send()?.json()?;
+    let mut lines: Vec<String> = changed.iter().map(|name| format!("changed        {name}")).collect();
+    lines.extend(needs_restart.iter().map(|name| format!("needs restart  {name}")));
     if lines.is_empty() {
         lines.push("nothing has changed".to_owned());
     }
-    say(&lines)
+    print_lines(&lines)
 }
 
-fn json(answer: Answer) -> Result<Value, Failure> {
-    serde_json::from_slice(&answer.read(ANSWER_BYTES_MAX)?).map_err(|error| {
-        Failure::Unreachable(format!("the answer is not JSON: {error}; is this a server of this version?"))
-    })
-}
-
-fn say(lines: &[String]) -> Result<(), Failure> {
-    let mut output = Output::open(None)?;
-    for line in lines {
-        writeln!(output, "{line}").map_err(Failure::writing("standard output"))?;
-    }
-    output.finish()?;
-    Ok(())
+fn print_lines(lines: &[String]) -> Result<(), Failure> {
+    print(|_, out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
 }

@@ -13,8 +13,8 @@ use wholegrain_server::verify::{FileKind, FileReport, StoredFiles, VerifyReport,
 
 use crate::failure::{EXIT_CODES, Failure};
 use crate::output::Output;
-use crate::style::{self, Style};
-use crate::table::Table;
+use crate::output::style::{self, Style};
+use crate::output::table::Table;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -142,7 +142,7 @@ fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
 
 fn repair_store(place: &WhereArgs, dry_run: bool) -> Result<(), Failure> {
     let dir = place.dir(true)?;
-    let bar = crate::config::data::bar();
+    let bar = crate::config::progress_bar();
     let report = repair(&dir, dry_run, &mut |done, total| {
         if let Some(bar) = &bar {
             bar.set_length(total);
@@ -163,7 +163,7 @@ fn repair_store(place: &WhereArgs, dry_run: bool) -> Result<(), Failure> {
     if let Some(made) = report.catalogue.as_ref().filter(|made| made.batches + made.unnamed > 0) {
         let (batches, unnamed) = (made.batches, made.unnamed);
         return Err(Failure::Failed(format!(
-            "{batches} batches and {unnamed} single readings of the journal are set aside"
+            "{batches} batches and {unnamed} single readings of the journal are quarantined"
         )));
     }
     match report.lost() {
@@ -189,7 +189,7 @@ fn show_repair(
             made.blocks, made.readings, made.sensors, made.batches, made.unnamed
         )?;
         for path in &made.damaged_copies {
-            writeln!(out, "set aside: {}", below(path))?;
+            writeln!(out, "damaged file moved to {}", below(path))?;
         }
     }
     for file in &report.files {
@@ -197,7 +197,7 @@ fn show_repair(
         let keeps = if dry_run { "rows can be kept" } else { "rows kept" };
         write!(out, "{} of {} {keeps}", file.kept, file.rows)?;
         match (&file.damaged_copy, &file.note) {
-            (Some(aside), _) => writeln!(out, ", set aside as {}", below(aside))?,
+            (Some(copy), _) => writeln!(out, ", damaged file moved to {}", below(copy))?,
             (None, Some(note)) => writeln!(out, ", {note}")?,
             (None, None) => writeln!(out)?,
         }
@@ -210,7 +210,7 @@ fn show_repair(
 }
 
 fn restore_store(backup: &Path, dir: &Path, as_json: bool) -> Result<(), Failure> {
-    let bar = crate::config::data::bar();
+    let bar = crate::config::progress_bar();
     let restored = restore(backup, dir, &mut |done, total| {
         if let Some(bar) = &bar {
             bar.set_length(total);

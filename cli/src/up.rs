@@ -105,7 +105,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         Child::start("server", &this, &["server".into(), "--config".into(), server_toml.into()], &server_log)?;
     let client_toml = dir.join("client.toml");
     let connection = Connection::open(Some(&client_toml))?;
-    let healthy = || connection.get("/healthz", &[], false).is_ok();
+    let healthy = || connection.get(wholegrain_api::paths::HEALTHZ).send().is_ok();
     let started = match wait(&mut [&mut server], &signals, READY_TIMEOUT, healthy) {
         Ok(true) => {
             server.is_ready();
@@ -186,7 +186,7 @@ fn watch_over(
     let mut settled = Settled::default();
     let sensors_are_there = || {
         known = sensors::fetch(connection, &all).unwrap_or_default();
-        let read = known.iter().any(|sensor| sensor.last_time.as_ref().is_some_and(|time| !time.is_null()));
+        let read = known.iter().any(|sensor| sensor.last_time.is_some());
         settled.is(known.len(), Instant::now()) && read
     };
     match wait(&mut [&mut *server, &mut *agent], signals, args.sensors_within.duration(), sensors_are_there) {

@@ -7,19 +7,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use wholegrain_api::{QueryLine, paths};
 use wholegrain_model::{Interval, Pattern, Value};
 
-use crate::connection::{ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
+use crate::no_match::no_sensor;
 use crate::notation::{LENGTHS, PATTERNS};
 use crate::output::Output;
-use crate::query::no_sensor;
-use crate::rows::{Format, Reading, TextRows};
-use crate::sensors::{self, instant};
-use crate::style;
+use crate::output::readings::{Format, Reading, TextRows};
+use crate::output::style;
+use crate::sensors;
 
 /// Lines that wait between reading and writing.
 const LINES_WAITING_MAX: usize = 1024;
@@ -82,7 +83,7 @@ pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
         return Err(no_sensor(&connection, &args.patterns));
     }
     let parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    let answer = connection.get("/api/v1/watch", &parameters, true)?;
+    let answer = connection.get(paths::WATCH).queries(&parameters).endless().send()?;
     let (sender, events) = sync_channel(LINES_WAITING_MAX);
     stop_on_signals(sender.clone())?;
     // Neither thread is joined: both may wait for something that never comes, and the process ends with this function.
@@ -94,8 +95,8 @@ pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
         LineFormat::Json => Format::Json,
     };
     let mut rows = TextRows::new(format, style::on_stdout());
-    rows.expect(sensors.iter().map(|sensor| sensor.path.as_str()));
-    let units = sensors.into_iter().map(|sensor| (sensor.path, sensor.unit)).collect();
+    rows.expect(sensors.iter().map(|sensor| &*sensor.path));
+    let units = sensors.into_iter().map(|sensor| (sensor.path.into_owned(), sensor.unit.into_owned())).collect();
     let deadline = Instant::now() + args.length.map_or(FOREVER, Interval::duration).min(FOREVER);
     print(&events, &units, rows, &mut output, args.count.unwrap_or(u64::MAX), deadline, connection.url())
 }
@@ -128,25 +129,16 @@ fn read_lines(answer: impl Read, sender: &SyncSender<Event>) {
     }
 }
 
-/// A line of the server's stream.
-#[derive(Deserialize)]
-struct Line {
-    sensor: String,
-    time: serde_json::Value,
-    value: Option<serde_json::Number>,
-}
-
-impl Line {
-    fn reading<'a>(&'a self, units: &'a HashMap<String, String>) -> Option<Reading<'a>> {
-        let value = match &self.value {
-            None => None,
-            Some(number) => {
-                Some(number.as_i64().map_or_else(|| number.as_f64().map(Value::Float), |int| Some(Value::Int(int)))?)
-            }
-        };
-        let unit = units.get(&self.sensor).map_or("", String::as_str);
-        Some(Reading { sensor: &self.sensor, time: instant(&self.time)?, value, unit })
-    }
+/// The reading of a line, in its unit; `None` for other lines.
+fn reading<'a>(line: &'a QueryLine, units: &'a HashMap<String, String>) -> Option<Reading<'a>> {
+    let QueryLine::Reading { sensor, time, value } = line else { return None };
+    let value = match value {
+        None => None,
+        Some(number) => {
+            Some(number.as_i64().map_or_else(|| number.as_f64().map(Value::Float), |int| Some(Value::Int(int)))?)
+        }
+    };
+    Some(Reading { sensor, time: time.0, value, unit: units.get(sensor).map_or("", String::as_str) })
 }
 
 /// Prints until enough, the deadline, a signal or the stream's end.
@@ -178,8 +170,8 @@ fn print(
             Event::Interrupted => break,
             Event::Line(line) if line.trim().is_empty() => {}
             Event::Line(line) => {
-                let parsed: Option<Line> = serde_json::from_str(&line).ok();
-                match parsed.as_ref().and_then(|line| line.reading(units)) {
+                let parsed: Option<QueryLine> = serde_json::from_str(&line).ok();
+                match parsed.as_ref().and_then(|line| reading(line, units)) {
                     Some(reading) => rows.write(&reading, output).map_err(&failed)?,
                     None => {
                         result =
@@ -204,7 +196,7 @@ fn print(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::style::Style;
+    use crate::output::style::Style;
 
     fn watch(events: Vec<Event>, count: u64) -> (String, Result<(), Failure>) {
         let (sender, receiver) = sync_channel(LINES_WAITING_MAX);

@@ -5,8 +5,8 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use tracing::level_filters::LevelFilter;
+use wholegrain_api::LogState;
 use wholegrain_model::{Interval, LogLevel, Timestamp};
 
 /// The shortest and the longest time for which a level can be requested.
@@ -42,16 +42,6 @@ struct LogControlState {
     until: Option<(Instant, Timestamp)>,
 }
 
-/// The log level in requests and responses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct LogStatus {
-    pub level: LogLevel,
-    /// The level in the configuration.
-    pub configured: LogLevel,
-    /// When the configured level applies again.
-    pub until: Option<String>,
-}
-
 impl LogControl {
     /// Starts with the configured level, which the program has set already.
     pub fn new(configured: LogLevel) -> Self {
@@ -85,12 +75,12 @@ impl LogControl {
         }
     }
 
-    pub fn state(&self) -> LogStatus {
+    pub fn state(&self) -> LogState {
         let state = self.lock();
-        LogStatus {
-            level: state.now,
-            configured: state.configured,
-            until: state.until.map(|(_, time)| time.to_string()),
+        LogState {
+            level: state.now.to_string(),
+            configured: state.configured.to_string(),
+            until: state.until.map(|(_, time)| time.into()),
         }
     }
 
@@ -128,12 +118,12 @@ mod tests {
         let log = LogControl::new(LogLevel::Info);
         let now = Instant::now();
         let at = |seconds: u64| now + Duration::from_secs(seconds);
-        let levels = || (log.state().level, log.state().until.is_some());
+        let levels = || (log.state().level.parse::<LogLevel>().unwrap(), log.state().until.is_some());
         log.set(LogLevel::Debug, Some(Duration::from_secs(10)), (now, Timestamp(0)));
-        assert_eq!(log.state().until.as_deref(), Some("1970-01-01T00:00:10Z"));
+        assert_eq!(log.state().until.map(|until| until.to_string()).as_deref(), Some("1970-01-01T00:00:10Z"));
         log.look(at(9));
         assert_eq!(levels(), (LogLevel::Debug, true));
-        // A later wish holds for its own time, whatever the earlier one's end.
+        // A later request applies for its own time, whatever the end of the earlier one.
         log.set(LogLevel::Warn, Some(Duration::from_secs(20)), (now, Timestamp(0)));
         log.look(at(10));
         assert_eq!(levels(), (LogLevel::Warn, true));

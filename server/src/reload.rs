@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
 use serde_json::Value;
+use wholegrain_api::ReloadResult;
 use wholegrain_model::config::Document;
 
 use crate::access::Security;
@@ -25,14 +25,6 @@ use crate::token_permits::TokenPermits;
 
 /// How often the server warns of a certificate that expires soon, in seconds.
 const WARN_EVERY_S: i64 = 86_400;
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct ReloadReport {
-    /// Changed settings and certificate files.
-    pub changed: Vec<String>,
-    /// Settings of the file that differ from those in force until a restart.
-    pub needs_restart: Vec<String>,
-}
 
 /// The parts of the server that a reload changes.
 pub(crate) struct ReloadTargets {
@@ -102,10 +94,10 @@ impl Reloader {
 
     /// Reads everything again. Blocks on the disk; call it on a thread of the runtime. An error names the file and, if known, the line; nothing has
     /// changed then.
-    pub fn reload(&self) -> Result<ReloadReport, String> {
+    pub fn reload(&self) -> Result<ReloadResult, String> {
         let result = self.try_reload();
         match &result {
-            Ok(ReloadReport { changed, needs_restart }) => {
+            Ok(ReloadResult { changed, needs_restart }) => {
                 match changed.as_slice() {
                     [] => tracing::info!("reloaded the configuration: nothing has changed"),
                     _ => tracing::info!("reloaded: {}", changed.join(", ")),
@@ -119,7 +111,7 @@ impl Reloader {
         result
     }
 
-    fn try_reload(&self) -> Result<ReloadReport, String> {
+    fn try_reload(&self) -> Result<ReloadResult, String> {
         let Some(file) = &self.file else {
             return Err("this server was started without a configuration file; there is nothing to reload".into());
         };
@@ -138,7 +130,7 @@ impl Reloader {
         }
         // … then nothing below can fail.
         let said = config.source.as_ref().map(|(_, text)| leaves(text)).unwrap_or_default();
-        let mut done = ReloadReport {
+        let mut done = ReloadResult {
             changed: differences(&state.said, &said).filter(|key| is_reloaded(key)).collect(),
             needs_restart: differences(&self.started, &said).filter(|key| !is_reloaded(key)).collect(),
         };

@@ -118,7 +118,7 @@ fn an_administrator_maintains_the_data_of_a_running_server() {
     assert_eq!(count(&site, "/h/d/a"), samples);
     ends_with(&site, &[&delete[..], &["--yes"]].concat(), 0, &["deleted: 100 readings of 1 sensors"]);
     assert_eq!(count(&site, "/h/d/a"), samples - 100);
-    ends_with(&site, &[&delete[..], &["--yes"]].concat(), 1, &["nothing is stored"]);
+    ends_with(&site, &[&delete[..], &["--yes"]].concat(), 1, &["no readings of these sensors"]);
     // A second server on the same directory.
     ends_with(
         &site,
@@ -185,7 +185,7 @@ fn damaged_blocks_are_reported_and_the_rest_is_returned() {
     assert!(count(&site, "/h/d/f") >= SAMPLES as usize, "the rest is served");
     ends_with(&site, &["config", "verify"], 4, &[&name, "1 damaged"]);
     ends_with(&site, &["config", "repair", "--dry-run"], 4, &[&name]);
-    let said = ends_with(&site, &["config", "repair"], 4, &[&name, " as ", "could not be read"]);
+    let said = ends_with(&site, &["config", "repair"], 4, &[&name, "damaged file moved to", "could not be read"]);
     assert!(said.contains("rows kept"), "{said}");
     assert!(site.path("server/store/damaged").join(&name).exists() && !block.exists());
     ends_with(&site, &["config", "verify"], 0, &["0 damaged"]);
@@ -202,7 +202,7 @@ fn damaged_blocks_are_reported_and_the_rest_is_returned() {
     assert!(server.log().contains(&name), "{}", server.log());
     ends_with(&site, &["query", "/h/d/**", "--from", "-3h"], 4, &[&name]);
     assert!(server.stop().success());
-    ends_with(&site, &["store", "repair", "--dir", store.to_str().unwrap()], 4, &[&name, " as "]);
+    ends_with(&site, &["store", "repair", "--dir", store.to_str().unwrap()], 4, &[&name, "damaged file moved to"]);
     ends_with(&site, &["store", "verify", "--dir", store.to_str().unwrap()], 0, &[]);
     let mut server = site.start_server();
     assert!(matches!(site.run(&["query", "/h/d/**", "--from", "-3h"]).status.code(), Some(0 | 1)));

@@ -10,7 +10,7 @@ use wholegrain_server::access::audit::{self, AuditEntry, AuditEvent, AuditOutcom
 use wholegrain_server::access::files::FileError;
 use wholegrain_server::path_owners::check_above_as_root;
 
-use crate::connection::check_owner;
+use crate::client_file::check_owner;
 use crate::failure::Failure;
 
 /// The option of those subcommands that change the server's files.

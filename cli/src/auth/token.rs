@@ -10,8 +10,8 @@ use wholegrain_server::access::tokens::{self, NewToken, TokenEntry};
 
 use super::files::{ServerOption, failed, now};
 use crate::failure::{EXIT_CODES, Failure};
-use crate::style;
-use crate::table::Table;
+use crate::output::style;
+use crate::output::table::Table;
 
 const EXAMPLES: &str = "\
 A token is shown once, when it is made, on standard output; the server keeps only its hash. A running server takes changes over \

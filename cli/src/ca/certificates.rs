@@ -11,8 +11,8 @@ use wholegrain_server::authority::{self, IssuedCertificate};
 use crate::auth::files::{ServerFiles, ServerOption, now};
 use crate::failure::{EXIT_CODES, Failure};
 use crate::init::failed;
-use crate::style;
-use crate::table::Table;
+use crate::output::style;
+use crate::output::table::Table;
 
 /// A certificate that ends within so many days is shown as one that ends soon.
 const SOON_DAYS: i64 = 30;

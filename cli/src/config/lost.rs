@@ -1,20 +1,18 @@
-//! `wholegrain config lost`: acknowledged readings that the journal has lost, until somebody acknowledges that.
+//! `wholegrain config lost`: lists and acknowledges losses of acknowledged readings.
 
 use std::io::Write;
 
 use clap::Args;
-use serde_json::{Value, json};
+use wholegrain_api::{AcknowledgeLosses, LossList, ReadingLoss, paths};
 
-use super::data::{Json, text, value, write};
+use super::output::{JsonOption, print_as};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::table::Table;
+use crate::output::table::Table;
 
-const PATH: &str = "/api/v1/data/lost";
-
-pub const EXAMPLES: &str = "\
-A damaged disk can take readings from the journal that their senders were told are stored. How many, of which times and whose is on record, and answers over
-these times warn of it and end with exit code 4, until an administrator acknowledges it.
+pub const HELP: &str = "\
+A damaged disk can destroy acknowledged readings in the journal. The server records their number, times and agents. Responses over these times
+warn of the loss, and commands end with exit code 4, until an administrator acknowledges it.
 
 Examples:
   wholegrain config lost
@@ -23,48 +21,45 @@ Examples:
 
 #[derive(Args)]
 pub struct LostArgs {
-    /// Acknowledge this loss; may be given several times
+    /// Acknowledge this loss; can be repeated
     #[arg(long, value_name = "ID", conflicts_with = "acknowledge_all")]
     acknowledge: Vec<String>,
-    /// Acknowledge all that are on record
+    /// Acknowledge all losses
     #[arg(long)]
     acknowledge_all: bool,
     #[command(flatten)]
-    json: Json,
+    json: JsonOption,
 }
 
-/// Lists what is on record, after what is to be acknowledged has been.
+/// Acknowledges the named losses, then lists the rest.
 pub fn run(args: &LostArgs, server: &Connection) -> Result<(), Failure> {
-    let answer = match (args.acknowledge_all, &args.acknowledge[..]) {
-        (true, _) => server.work("POST", PATH, &json!({ "all": true }).to_string())?,
-        (false, []) => server.get(PATH, &[], false)?,
-        (false, ids) => server.work("POST", PATH, &json!({ "ids": ids }).to_string())?,
+    let request = match (args.acknowledge_all, &args.acknowledge[..]) {
+        (false, []) => server.get(paths::LOST),
+        (all, ids) => server.post(paths::LOST).json(&AcknowledgeLosses { ids: ids.to_vec(), all }).slow(),
     };
-    let answer = value(answer)?;
-    write(&args.json, &answer, |style, out| {
-        let lost = answer["lost"].as_array().map_or(&[][..], Vec::as_slice);
-        if lost.is_empty() {
-            return writeln!(out, "nothing is on record as lost");
+    let list: LossList = request.send()?.json()?;
+    print_as(&args.json, &list, |style, out| {
+        if list.lost.is_empty() {
+            return writeln!(out, "no losses are recorded");
         }
         let mut table = Table::new(&["id", ">readings", "from", "to", "agents", "found"]);
-        for lost in lost {
-            let readings = if lost["readings"].is_null() { "unknown".to_owned() } else { text(&lost["readings"]) };
+        for loss in &list.lost {
             table.row(vec![
-                text(&lost["id"]),
-                readings,
-                text(&lost["from"]),
-                text(&lost["to"]),
-                agents(lost),
-                text(&lost["found"]),
+                loss.id.clone(),
+                loss.readings.map_or("unknown".to_owned(), |readings| readings.to_string()),
+                loss.from.to_string(),
+                loss.to.to_string(),
+                agents(loss),
+                loss.found.to_string(),
             ]);
         }
         table.write(style, out)
     })
 }
 
-fn agents(lost: &Value) -> String {
-    let mut names: Vec<String> = lost["agents"].as_array().into_iter().flatten().map(text).collect();
-    if lost["others"] == true {
+fn agents(loss: &ReadingLoss) -> String {
+    let mut names = loss.agents.clone();
+    if loss.others {
         names.push(if names.is_empty() { "unknown".to_owned() } else { "others".to_owned() });
     }
     names.join(" ")

@@ -1,4 +1,4 @@
-//! `wholegrain config`: what is set at the server while it runs, and the care of what it holds. One file for each thing.
+//! `wholegrain config`: settings of the running server, and the maintenance of its store. A file for each subcommand.
 
 use std::path::Path;
 
@@ -6,12 +6,20 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
 
-pub mod data;
+mod backup;
+mod data;
+mod delete;
 mod lost;
+mod maintenance;
+mod output;
+mod retention;
 mod sensor;
+mod stats;
 mod virtuals;
 
-/// Set properties of sensors, define virtual sensors, and take care of the data
+pub use output::progress_bar;
+
+/// Set properties of sensors, define virtual sensors, and maintain stored readings
 #[derive(Args)]
 pub struct ConfigArgs {
     #[command(subcommand)]
@@ -22,7 +30,7 @@ pub struct ConfigArgs {
 enum ConfigCommand {
     /// Units, scales, kinds and descriptions of sensors
     Sensor(Box<sensor::SensorArgs>),
-    /// Sensors that are computed from others
+    /// Sensors computed from other sensors
     Virtual(virtuals::VirtualArgs),
     #[command(flatten)]
     Data(data::DataCommand),

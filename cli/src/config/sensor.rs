@@ -6,19 +6,15 @@ mod show;
 use std::path::Path;
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use wholegrain_model::{Interval, Pattern, Unit};
+use wholegrain_api::{SetProperties, SetPropertiesOf, SetPropertiesResult, UnsetPropertiesResult, paths};
+use wholegrain_model::{Interval, Kind, Pattern, Unit};
 
-use crate::connection::{ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{LENGTHS, PATTERNS};
 
-/// Where the server has it.
-const PATH: &str = "/api/v1/properties";
-/// The most bytes of an answer.
-const ANSWER_BYTES_MAX: u64 = 1 << 30;
-/// What is kept without an end.
+/// The retention of readings that are never dropped.
 const FOREVER: &str = "forever";
 
 const NOTES: &str = "\
@@ -130,15 +126,6 @@ fn ttl(text: &str) -> Result<String, String> {
     Interval::parse(text).map(|age| age.to_string()).map_err(|error| format!("{error}, or {FOREVER}"))
 }
 
-/// What the server did.
-#[derive(Deserialize)]
-struct Done {
-    set: u64,
-    #[serde(default)]
-    same: u64,
-    sensors: Option<Vec<u64>>,
-}
-
 /// Runs the subcommand.
 pub fn run(args: &SensorArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
@@ -153,27 +140,28 @@ pub fn run(args: &SensorArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 impl SetArgs {
-    fn setting(&self) -> Result<Value, Failure> {
-        let mut setting = json!({ "pattern": self.pattern });
-        let mut add = |name: &str, value: Option<Value>| value.into_iter().for_each(|value| setting[name] = value);
-        add("unit", self.unit.as_ref().map(|unit| json!(unit.code())));
-        if let Some(scale) = self.scale {
-            if !scale.is_finite() || scale == 0.0 {
-                return Err(Failure::Usage(format!("--scale {scale}: a number that is finite and not 0 is wanted")));
-            }
-            add("scale", Some(json!(scale)));
+    fn setting(&self) -> Result<SetPropertiesOf, Failure> {
+        if let Some(scale) = self.scale.filter(|scale| !scale.is_finite() || *scale == 0.0) {
+            return Err(Failure::Usage(format!("--scale {scale}: expected a finite number other than 0")));
         }
         let kind = self.kind.map(|kind| match kind {
-            KindName::Gauge => "gauge",
-            KindName::Counter => "counter",
+            KindName::Gauge => Kind::Gauge,
+            KindName::Counter => Kind::Counter,
         });
-        add("kind", kind.map(|kind| json!(kind)));
-        add("description", self.description.as_ref().map(|text| json!(text)));
-        add("interval", self.interval.map(|interval| json!(interval)));
-        add("ttl", self.ttl.as_ref().map(|ttl| json!(ttl)));
-        if setting.as_object().is_some_and(|setting| setting.len() == 1) {
+        let pattern = self.pattern.as_str().to_owned();
+        let nothing = SetPropertiesOf { pattern: pattern.clone(), ..SetPropertiesOf::default() };
+        let setting = SetPropertiesOf {
+            pattern,
+            unit: self.unit.as_ref().map(|unit| unit.code().to_owned()),
+            scale: self.scale,
+            kind,
+            description: self.description.clone(),
+            interval: self.interval.map(|interval| interval.to_string()),
+            ttl: self.ttl.clone(),
+        };
+        if setting == nothing {
             return Err(Failure::Usage(
-                "nothing to set; add --unit, --scale, --kind, --description, --interval or --ttl, or show what holds with `wholegrain config sensor show`"
+                "nothing to set; add --unit, --scale, --kind, --description, --interval or --ttl, or print the properties with `wholegrain config sensor show`"
                     .into(),
             ));
         }
@@ -196,19 +184,14 @@ fn set(args: &SetArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Sends settings to the server.
-fn send(connection: &Connection, settings: Vec<Value>, dry: bool, only_new: bool) -> Result<Done, Failure> {
-    let mut parameters = Vec::new();
-    for (name, wanted) in [("try", dry), ("only_new", only_new)] {
-        if wanted {
-            parameters.push((name, "1".to_owned()));
-        }
-    }
-    let answer = connection.put_json(PATH, &parameters, &json!({ "settings": settings }))?.read(ANSWER_BYTES_MAX)?;
-    serde_json::from_slice(&answer).map_err(|error| strange(connection, &error))
-}
-
-fn strange(connection: &Connection, error: &serde_json::Error) -> Failure {
-    Failure::Unreachable(format!("the answer of {} is not of properties: {error}", connection.url()))
+fn send(
+    connection: &Connection,
+    settings: Vec<SetPropertiesOf>,
+    dry_run: bool,
+    only_new: bool,
+) -> Result<SetPropertiesResult, Failure> {
+    let request = connection.put(paths::PROPERTIES).query("try", u8::from(dry_run));
+    request.query("only_new", u8::from(only_new)).json(&SetProperties { settings }).send()?.json()
 }
 
 fn unset(args: &UnsetArgs, client: Option<&Path>) -> Result<(), Failure> {
@@ -227,18 +210,16 @@ fn unset(args: &UnsetArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
     let mut count = 0;
     for property in wanted {
-        let mut parameters = vec![("pattern", args.pattern.to_string())];
-        parameters.extend(property.map(|name| ("property", name.to_owned())));
-        let answer = connection.delete_chosen(PATH, &parameters)?.read(ANSWER_BYTES_MAX)?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|error| strange(&connection, &error))?;
-        count += answer["unset"].as_u64().unwrap_or(0);
+        let request = connection.delete(paths::PROPERTIES).query("pattern", &args.pattern);
+        let request = property.iter().fold(request, |request, property| request.query("property", property));
+        count += request.send()?.json::<UnsetPropertiesResult>()?.unset;
     }
     if count == 0 {
         return Err(Failure::NothingMatched(format!(
-            "nothing of that is set with the pattern {}; `wholegrain config sensor list` shows what is",
+            "no setting has the pattern {}; `wholegrain config sensor list` lists the settings",
             args.pattern
         )));
     }
-    println!("{count} taken back");
+    println!("{count} settings removed");
     Ok(())
 }

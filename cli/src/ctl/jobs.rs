@@ -1,7 +1,8 @@
 //! Jobs and rules of an agent: `ctl jobs`, `job`, `rules` and `rule`.
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
+use wholegrain_api::AddJobRule;
 
 use super::Request;
 use crate::rule::RuleArgs;
@@ -62,10 +63,7 @@ impl RuleCommand {
 
 impl AddArgs {
     fn rule(&self) -> Value {
-        let mut rule = self.rule.to_json();
-        if let Some(job) = &self.job {
-            rule["jobs"] = json!(job);
-        }
-        rule
+        let rule = AddJobRule { jobs: self.job.clone(), ..self.rule.request() };
+        serde_json::to_value(rule).unwrap_or_default()
     }
 }

@@ -10,9 +10,9 @@ use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::text::escaped;
 
-use crate::shown;
-use crate::style::Style;
-use crate::table::width;
+use crate::output::style::Style;
+use crate::output::table::width;
+use crate::output::values;
 
 /// Writes an answer.
 pub fn answer(answer: &Value, style: Style, out: &mut impl Write) -> io::Result<()> {
@@ -173,7 +173,7 @@ fn cell(name: &str, value: &Value) -> String {
                 (Some(ns), ..) if is("ns") => duration(ns),
                 (Some(bytes), ..) if is("bytes") => ByteSize(bytes).to_string(),
                 (_, Some(int), _) => int.to_string(),
-                (_, _, Some(float)) => shown::float(float),
+                (_, _, Some(float)) => values::float(float),
                 _ => number.to_string(),
             }
         }

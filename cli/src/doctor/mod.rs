@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use crate::connection::ClientOption;
+use crate::client_file::ClientOption;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::style::{self, Style};
+use crate::output::style::{self, Style};
 
 /// Where the configurations are looked for.
 const SERVER: [&str; 2] = ["var/server/server.toml", "/etc/wholegrain/server.toml"];

@@ -5,12 +5,14 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::SystemTime;
 
+use wholegrain_api::paths;
 use wholegrain_server::ServerConfig;
 use wholegrain_server::loss_records;
 
 use super::certificates::{self, Use};
 use super::{Findings, files, machine};
-use crate::connection::{ClientConfig, Connection};
+use crate::client_file::ClientConfig;
+use crate::connection::Connection;
 
 /// The most losses that are told one by one.
 const LOST_SHOWN_MAX: usize = 10;
@@ -126,7 +128,7 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
         Ok(connection) => connection,
         Err(failure) => return findings.fail(CHECK, text(&failure), "see above"),
     };
-    match connection.get("/healthz", &[], false) {
+    match connection.get(paths::HEALTHZ).send() {
         Ok(answer) => {
             let now =
                 SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
@@ -145,7 +147,7 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
             return findings.warn(CHECK, text(&failure), "no server runs here: systemctl start wholegrain-server");
         }
     }
-    match connection.get("/api/v1/sensors", &[("pattern", "/doctor-asks-for-nothing".to_owned())], false) {
+    match connection.get(paths::SENSORS).query("pattern", "/doctor-matches-nothing").send() {
         Ok(_) => findings.ok(CHECK, format!("{} answers and takes the token", connection.url())),
         Err(failure) => {
             findings.fail(

@@ -18,8 +18,8 @@ use super::Format;
 use super::pivot::Pivot;
 use super::select::Selection;
 use crate::failure::Failure;
-use crate::output::Output;
-use crate::rows::{ParquetRows, value_exact};
+use crate::output::readings::{ParquetRows, value_exact};
+use crate::output::{Output, values};
 
 /// Key of a file's metadata with the properties of its sensors, as JSON: path to unit and kind.
 pub const PROPERTIES_KEY: &str = "wholegrain.sensors";
@@ -195,11 +195,13 @@ impl Tables {
         if selection.has == (true, true) {
             fields.push(Field::new(VALUE_INT, DataType::Int64, true));
         }
-        let of = |sensor: &crate::sensors::Sensor| (sensor.path.clone(), (sensor.unit.clone(), sensor.kind.clone()));
+        let of = |sensor: &wholegrain_api::Sensor<'_>| {
+            (sensor.path.to_string(), (sensor.unit.to_string(), values::kind(sensor.kind).to_owned()))
+        };
         let properties: Properties = selection.sensors.iter().map(of).collect();
         let properties = serde_json::to_string(&properties).unwrap_or_default();
         let schema = Schema::new(fields).with_metadata(HashMap::from([(PROPERTIES_KEY.to_owned(), properties)]));
-        let names = StringArray::from_iter_values(selection.sensors.iter().map(|sensor| sensor.path.as_str()));
+        let names = StringArray::from_iter_values(selection.sensors.iter().map(|sensor| &*sensor.path));
         Self { schema: Arc::new(schema), names: Arc::new(names), has: selection.has }
     }
 

@@ -11,19 +11,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use wholegrain_api::{JobDetails, paths};
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Pattern, Timestamp};
 use wholegrain_server::path_owners::check_above_as_root;
 
-use crate::connection::{ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{PATTERNS, TIMES};
 use crate::output::Output;
+use crate::output::style;
+use crate::output::values;
 use crate::progress::Progress;
 use crate::range::range;
-use crate::shown;
 use crate::socket::encoded;
-use crate::style;
 use columns::{Rows, Writer};
 use pivot::Pivot;
 use select::Selection;
@@ -37,8 +39,6 @@ const HOUR_NS: i64 = 3_600_000_000_000;
 const FILES_MAX: i64 = 100_000;
 /// Where files are split by their size, it is looked at after so many rows.
 const PIECE_ROWS: usize = 1_024;
-/// The largest answer about a job, in bytes.
-const JOB_BYTES_MAX: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -173,21 +173,18 @@ impl ExportArgs {
         job.chain(self.at.iter().map(|at| ("at", at.clone()))).collect()
     }
 
-    fn range(&self, job: Option<&serde_json::Value>) -> Result<(i64, i64), Failure> {
-        let now = shown::now();
+    fn range(&self, job: Option<&JobDetails>) -> Result<(i64, i64), Failure> {
+        let now = values::now();
         let (from, to) = range(self.from.as_deref(), self.to.as_deref(), now)?;
-        let of_job = |name: &str| {
-            let text = job?.get("job")?.get(name)?.as_str()?;
-            Timestamp::parse(text, now).ok().map(|time| time.0)
-        };
+        let job = job.map(|details| &details.job);
         let from = match from {
             Some(from) => from.0,
-            None => of_job("from").ok_or_else(|| Failure::Usage("the job has no begin; say --from".into()))?,
+            None => job.map(|job| job.from.0).ok_or_else(|| Failure::Usage("which range? add --from".into()))?,
         };
         let to = match to {
             Some(to) => to.0,
-            // What was sampled at its last instant belongs to it.
-            None => of_job("to").map_or(now.0, |to| to.saturating_add(1)),
+            // A sample at the end of the job belongs to it.
+            None => job.and_then(|job| job.to).map_or(now.0, |to| to.0.saturating_add(1)),
         };
         if from >= to {
             return Err(Failure::Usage(format!("the range from {} to {} is empty", Timestamp(from), Timestamp(to))));
@@ -226,15 +223,13 @@ fn files(args: &ExportArgs, is_dir: bool, (from, to): (i64, i64)) -> Result<Vec<
     Ok((first..=last).map(named).collect())
 }
 
-fn job(connection: &Connection, id: &str, of_job: &[(&'static str, String)]) -> Result<serde_json::Value, Failure> {
+fn job(connection: &Connection, id: &str, of_job: &[(&'static str, String)]) -> Result<JobDetails, Failure> {
     let at: Vec<_> = of_job.iter().filter(|(name, _)| *name == "at").cloned().collect();
-    let body = connection.find(&format!("/api/v1/jobs/{}", encoded(id)), &at)?.read(JOB_BYTES_MAX)?;
-    serde_json::from_slice(&body)
-        .map_err(|error| Failure::Unreachable(format!("the answer of {} is no job: {error}", connection.url())))
+    connection.get(paths::of_job(paths::JOB, &encoded(id))).queries(&at).find()?.json()
 }
 
 /// The job's records beside its readings.
-fn write_job(args: &ExportArgs, is_dir: bool, job: &serde_json::Value) -> Result<(), Failure> {
+fn write_job(args: &ExportArgs, is_dir: bool, job: &JobDetails) -> Result<(), Failure> {
     let path = if is_dir {
         args.output.join("job.json")
     } else {

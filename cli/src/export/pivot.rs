@@ -10,7 +10,7 @@ use super::columns::Rows;
 use super::select::{Remarks, Selection};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::rows::value_exact;
+use crate::output::readings::value_exact;
 
 /// The most readings in memory.
 const READINGS_MAX: usize = 2 << 20;

@@ -7,13 +7,15 @@ use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampNanosecondT
 use arrow_array::{Array, RecordBatch};
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::ArrowError;
-use wholegrain_model::{Pattern, Timestamp, Value};
+use wholegrain_api::{Sensor, paths};
+use wholegrain_model::{Pattern, Timestamp, Value, ValueType};
 
 use super::columns::Rows;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::query::{no_sensor, tail};
-use crate::sensors::{self, Sensor};
+use crate::no_match::no_sensor;
+use crate::query::tail;
+use crate::sensors;
 
 /// The most paths of one question.
 const PATHS_MAX: usize = 128;
@@ -24,7 +26,7 @@ pub type Remarks = (Vec<String>, Vec<String>);
 /// Which sensors, and how they are asked for.
 pub struct Selection {
     /// Sorted by path.
-    pub sensors: Vec<Sensor>,
+    pub sensors: Vec<Sensor<'static>>,
     by_path: HashMap<String, usize>,
     /// The patterns of each question: each gives integers only or floats only.
     questions: Vec<Vec<String>>,
@@ -40,7 +42,7 @@ impl Selection {
         patterns: &[Pattern],
         of_job: Vec<(&'static str, String)>,
     ) -> Result<Self, Failure> {
-        let mut sensors = sensors::fetch_of(connection, patterns, &of_job)?;
+        let mut sensors = sensors::fetch_with(connection, patterns, &of_job)?;
         sensors.sort_by(|a, b| a.path.cmp(&b.path));
         if sensors.is_empty() {
             return Err(no_sensor(connection, patterns));
@@ -50,13 +52,13 @@ impl Selection {
         if has == (true, true) {
             // Of integers and floats together an answer has floats.
             for run in sensors.chunk_by(|a, b| is_exact(a) == is_exact(b)) {
-                let paths: Vec<String> = run.iter().map(|sensor| sensor.path.clone()).collect();
+                let paths: Vec<String> = run.iter().map(|sensor| sensor.path.to_string()).collect();
                 questions.extend(paths.chunks(PATHS_MAX).map(<[String]>::to_vec));
             }
         } else {
             questions.push(patterns.iter().map(Pattern::to_string).collect());
         }
-        let by_path = sensors.iter().enumerate().map(|(at, sensor)| (sensor.path.clone(), at)).collect();
+        let by_path = sensors.iter().enumerate().map(|(at, sensor)| (sensor.path.to_string(), at)).collect();
         Ok(Self { sensors, by_path, questions, of_job, has })
     }
 
@@ -74,7 +76,7 @@ impl Selection {
             parameters.push(("to", Timestamp(to).to_string()));
             parameters.push(("format", "arrow".to_owned()));
             parameters.extend(self.of_job.iter().cloned());
-            let answer = connection.get("/api/v1/query", &parameters, false)?;
+            let answer = connection.get(paths::QUERY).queries(&parameters).send()?;
             remarks.0.extend(answer.warnings.clone());
             remarks.1.extend(answer.notes.clone());
             let url = connection.url();
@@ -121,6 +123,6 @@ impl Selection {
 }
 
 /// Whether an answer about sensors like this one has integers.
-fn is_exact(sensor: &Sensor) -> bool {
-    sensor.value_type == "int" && sensor.scale == 1.0
+fn is_exact(sensor: &Sensor<'_>) -> bool {
+    sensor.value_type == ValueType::Int && sensor.scale == 1.0
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::parse::Bad;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::style;
+use crate::output::style;
 
 /// So many are told on standard error too.
 const TOLD: usize = 5;

@@ -190,7 +190,7 @@ impl Batch {
             rows.push((self.ints.times[at], self.ints.keys[at], value));
         }
         for at in of(&self.floats.keys, &self.floats.times) {
-            let value = text(&self.floats.present, at, crate::shown::float(self.floats.values[at]));
+            let value = text(&self.floats.present, at, crate::output::values::float(self.floats.values[at]));
             rows.push((self.floats.times[at], self.floats.keys[at], value));
         }
         rows.sort();

@@ -27,9 +27,10 @@ use serde_json::json;
 use sha2::Digest;
 use wholegrain_model::Pattern;
 
-use crate::connection::{ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
-use crate::style;
+use crate::output::style;
 use bad::BadLines;
 use names::Names;
 use parse::{Parsed, Parser};

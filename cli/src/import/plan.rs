@@ -10,8 +10,8 @@ use super::parse::{LDMS_TIME, is_comment, lines, text_of};
 use super::times::{TimeFormat, Zone, guess, shown};
 use super::{CsvOptions, Shape};
 use crate::failure::Failure;
-use crate::style::Style;
-use crate::table::Table;
+use crate::output::style::Style;
+use crate::output::table::Table;
 
 /// Lines that a guess is made from.
 const SAMPLE_LINES: usize = 1_000;

@@ -4,14 +4,12 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Deserialize;
+use wholegrain_api::{ImportState, ImportedPart, paths};
 
 use super::pass::{Body, Prepared, Summary};
 use crate::connection::Connection;
 use crate::failure::Failure;
 
-/// The resource.
-const PATH: &str = "/api/v1/import";
 /// How long a server that is busy, or away for a moment, is waited for before each further attempt.
 const WAITS: [Duration; 6] = [
     Duration::from_millis(100),
@@ -21,29 +19,14 @@ const WAITS: [Duration; 6] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// The largest answer, in bytes.
-const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// Parts of a piece besides its own have numbers of their own.
 const MORE_PER_PIECE: u64 = 4_096;
 /// Work shorter than this shows no bar.
 const SHOW_AFTER: Duration = Duration::from_millis(500);
 
-/// What the server has of an import.
-#[derive(Debug, Default, Deserialize)]
-struct State {
-    parts: Vec<(u64, u64)>,
-}
-
-impl State {
-    fn has(&self, part: u64) -> bool {
-        self.parts.iter().any(|(first, last)| (*first..=*last).contains(&part))
-    }
-}
-
-#[derive(Deserialize)]
-struct Stored {
-    duplicate: bool,
-    past_retention: u64,
+/// Whether an import has this part.
+fn has(state: &ImportState, part: u64) -> bool {
+    state.parts.iter().any(|(first, last)| (*first..=*last).contains(&part))
 }
 
 /// Sends the parts of one import.
@@ -52,7 +35,7 @@ pub struct Sender<'a> {
     connection: Option<&'a Connection>,
     id: String,
     /// The parts of pieces, and those that pieces have besides.
-    known: (State, State),
+    known: (ImportState, ImportState),
     pub summary: Summary,
     bar: Option<ProgressBar>,
     begun: Instant,
@@ -62,11 +45,8 @@ impl<'a> Sender<'a> {
     /// Asks what is there.
     pub fn new(connection: Option<&'a Connection>, id: &str, bytes: u64) -> Result<Self, Failure> {
         let state = |id: String| match connection {
-            None => Ok(State::default()),
-            Some(connection) => {
-                let body = connection.get(PATH, &[("id", id)], false)?.read(ANSWER_BYTES_MAX)?;
-                serde_json::from_slice(&body).map_err(|error| strange(connection, &error))
-            }
+            None => Ok(ImportState { id, readings: 0, parts: Vec::new() }),
+            Some(connection) => connection.get(paths::IMPORT).query("id", id).send()?.json(),
         };
         let known = (state(id.to_owned())?, state(more(id))?);
         let bar = std::io::stderr()
@@ -81,10 +61,10 @@ impl<'a> Sender<'a> {
         let last = prepared.bodies.len().saturating_sub(1);
         for (at, body) in prepared.bodies.iter().enumerate() {
             let (id, part, there) = if at == last {
-                (self.id.clone(), prepared.index, self.known.0.has(prepared.index))
+                (self.id.clone(), prepared.index, has(&self.known.0, prepared.index))
             } else {
                 let part = prepared.index * MORE_PER_PIECE + at as u64;
-                (more(&self.id), part, self.known.1.has(part))
+                (more(&self.id), part, has(&self.known.1, part))
             };
             self.summary.parts += 1;
             self.summary.readings += body.readings;
@@ -128,18 +108,14 @@ fn more(id: &str) -> String {
     format!("{id}-more")
 }
 
-fn strange(connection: &Connection, error: &serde_json::Error) -> Failure {
-    Failure::Unreachable(format!("the answer of {} is no answer to an import: {error}", connection.url()))
-}
-
 /// Sends a part, again where the server is busy or away for a moment.
-fn send(connection: &Connection, id: &str, part: u64, body: &[u8]) -> Result<Stored, Failure> {
-    let path = format!("{PATH}?id={id}&part={part}");
+fn send(connection: &Connection, id: &str, part: u64, body: &[u8]) -> Result<ImportedPart, Failure> {
     let mut waits = WAITS.iter();
     loop {
-        let answer = connection.post_bytes(&path, "application/vnd.apache.arrow.stream", body);
-        match (answer.and_then(|answer| answer.read(ANSWER_BYTES_MAX)), waits.next()) {
-            (Ok(body), _) => return serde_json::from_slice(&body).map_err(|error| strange(connection, &error)),
+        let request = connection.post(paths::IMPORT).query("id", id).query("part", part);
+        let response = request.body("application/vnd.apache.arrow.stream", body).send();
+        match (response.and_then(|response| response.json()), waits.next()) {
+            (Ok(part), _) => return Ok(part),
             (Err(Failure::Unreachable(_)), Some(wait)) => std::thread::sleep(*wait),
             (Err(Failure::Unreachable(why)), None) => {
                 return Err(Failure::Unreachable(format!("{why}; the same command again goes on with part {part}")));

@@ -22,8 +22,8 @@ use super::plan::SHOWN_ROWS;
 use super::times::shown;
 use crate::export::{PROPERTIES_KEY, Properties, VALUE_INT};
 use crate::failure::Failure;
-use crate::style::Style;
-use crate::table::Table;
+use crate::output::style::Style;
+use crate::output::table::Table;
 
 /// Rows that are read at once.
 const BATCH_ROWS: usize = 1 << 16;

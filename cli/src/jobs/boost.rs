@@ -1,23 +1,20 @@
 //! `wholegrain jobs boost`, `unboost` and `rules`: changes what is sampled of a running job, on all its nodes at once.
 
-use std::io::Write;
 use std::path::Path;
 
 use clap::Args;
 use serde_json::Value;
+use wholegrain_api::{NodeResponse, NodeResponses, paths};
 use wholegrain_model::Interval;
 
-use super::JobsFormat;
-use crate::connection::{ClientOption, Connection, not_there};
+use super::common::JobsFormat;
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::table::Table;
+use crate::output::{print, print_json};
 use crate::rule::RuleArgs;
 use crate::socket::encoded;
-use crate::style;
-use crate::table::Table;
-
-/// The most bytes of an answer: every metric of a job on every node.
-const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// Sample metrics of a running job more often for a while, on all its nodes
 #[derive(Args)]
@@ -36,33 +33,43 @@ pub struct BoostArgs {
     #[command(flatten)]
     rule: RuleArgs,
     #[command(flatten)]
-    shown: Shown,
+    output: OutputOptions,
 }
 
-/// End what was boosted, on all nodes of the job
+/// End the rules of a job, on all its nodes
 #[derive(Args)]
+#[command(after_help = "\
+Ends a user's own rules; for an administrator, all rules of the job.
+
+Examples:
+  wholegrain jobs unboost 4711
+  wholegrain jobs unboost 4711 --format json")]
 pub struct UnboostArgs {
     /// The job's id
     #[arg(value_name = "ID")]
     job: String,
     #[command(flatten)]
-    shown: Shown,
+    output: OutputOptions,
 }
 
-/// What is sampled of a running job now, on each of its nodes
+/// List the metrics and intervals of a running job on each of its nodes
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  wholegrain jobs rules 4711
+  wholegrain jobs rules 4711 --format json")]
 pub struct RulesArgs {
     /// The job's id
     #[arg(value_name = "ID")]
     job: String,
     #[command(flatten)]
-    shown: Shown,
+    output: OutputOptions,
 }
 
-/// How the answer is written, and whom it is from.
+/// The output format and the server.
 #[derive(Args)]
-struct Shown {
-    /// How to write it
+struct OutputOptions {
+    /// The output format
     #[arg(long, short, value_enum, default_value_t = JobsFormat::Table)]
     format: JobsFormat,
     #[command(flatten)]
@@ -70,15 +77,15 @@ struct Shown {
 }
 
 fn path(job: &str) -> String {
-    format!("/api/v1/jobs/{}/rules", encoded(job))
+    paths::of_job(paths::JOB_RULES, &encoded(job))
 }
 
 /// Runs `boost`.
 pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let server = Connection::open(args.shown.client.or(client))?;
-    let path = if args.rule.dry { format!("{}?try=1", path(&args.job)) } else { path(&args.job) };
-    let answer = server.post_json(&path, &args.rule.to_json()).map_err(not_there)?.read(ANSWER_BYTES_MAX)?;
-    tell(&answer, &args.shown, |ok| {
+    let server = Connection::open(args.output.client.or(client))?;
+    let request = server.post(path(&args.job)).json(&args.rule.request());
+    let request = if args.rule.dry { request.query("try", 1) } else { request };
+    print_results(&request.find()?.json()?, &args.output, |ok| {
         let jobs = ok["metrics"].as_u64().unwrap_or(0);
         let until = ok["until"].as_str().map_or(String::new(), |until| format!(" until {until}"));
         let notes: Vec<&str> = ok["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -88,75 +95,63 @@ pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
 
 /// Runs `unboost`.
 pub fn unboost(args: &UnboostArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let server = Connection::open(args.shown.client.or(client))?;
-    let answer = server.delete(&path(&args.job)).map_err(not_there)?.read(ANSWER_BYTES_MAX)?;
-    tell(&answer, &args.shown, |ok| ok["done"].as_str().unwrap_or("done").to_owned())
+    let server = Connection::open(args.output.client.or(client))?;
+    let responses = server.delete(path(&args.job)).find()?.json()?;
+    print_results(&responses, &args.output, |ok| ok["done"].as_str().unwrap_or("done").to_owned())
 }
 
-/// What a node's answer says, one line a node; nodes that did not do it make the command fail.
-fn tell(answer: &[u8], shown: &Shown, words: impl Fn(&Value) -> String) -> Result<(), Failure> {
-    let nodes = nodes(answer)?;
-    let mut out = Output::open(None)?;
-    let name = out.name();
-    if shown.format == JobsFormat::Json {
-        out.write_all(answer).and_then(|()| writeln!(out)).map_err(Failure::writing(&name))?;
+/// Prints the result of each node. The command fails if any node failed.
+fn print_results(
+    responses: &NodeResponses,
+    options: &OutputOptions,
+    text: impl Fn(&Value) -> String,
+) -> Result<(), Failure> {
+    if options.format == JobsFormat::Json {
+        print_json(responses)?;
     } else {
         let mut table = Table::new(&["node", "result"]);
-        for node in &nodes {
-            let result = match node["error"].as_str() {
-                Some(error) => format!("not done: {error}"),
-                None => words(&node["ok"]),
+        for node in &responses.nodes {
+            let result = match &node.error {
+                Some(error) => format!("failed: {error}"),
+                None => text(node.ok.as_ref().unwrap_or(&Value::Null)),
             };
-            table.row(vec![node["node"].as_str().unwrap_or_default().to_owned(), result]);
+            table.row(vec![node.node.clone(), result]);
         }
-        let style = style::on_stdout();
-        table.write(style, &mut out).map_err(Failure::writing(&name))?;
+        print(|style, out| table.write(style, out))?;
     }
-    out.finish()?;
-    let failed: Vec<&Value> = nodes.iter().filter(|node| node["error"].is_string()).collect();
+    let failed: Vec<&NodeResponse> = responses.nodes.iter().filter(|node| node.error.is_some()).collect();
     if failed.is_empty() {
         return Ok(());
     }
-    let text = format!("not done on {} of {} nodes", failed.len(), nodes.len());
-    let silent = failed.iter().all(|node| node["silent"].as_bool() == Some(true));
-    Err(if silent { Failure::Unreachable(text) } else { Failure::Usage(text) })
-}
-
-fn nodes(answer: &[u8]) -> Result<Vec<Value>, Failure> {
-    let parsed: Value = serde_json::from_slice(answer)
-        .map_err(|error| Failure::Unreachable(format!("the server's answer cannot be read: {error}")))?;
-    Ok(parsed["nodes"].as_array().cloned().unwrap_or_default())
+    let text = format!("failed on {} of {} nodes", failed.len(), responses.nodes.len());
+    Err(if failed.iter().all(|node| node.silent) { Failure::Unreachable(text) } else { Failure::Usage(text) })
 }
 
 /// Runs `rules`.
 pub fn rules(args: &RulesArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let server = Connection::open(args.shown.client.or(client))?;
-    let answer = server.get(&path(&args.job), &[], false)?.read(ANSWER_BYTES_MAX)?;
-    if args.shown.format == JobsFormat::Json {
-        return tell(&answer, &args.shown, |_| String::new());
+    let server = Connection::open(args.output.client.or(client))?;
+    let responses: NodeResponses = server.get(path(&args.job)).send()?.json()?;
+    if args.output.format == JobsFormat::Json {
+        return print_results(&responses, &args.output, |_| String::new());
     }
-    let nodes = nodes(&answer)?;
-    let mut out = Output::open(None)?;
-    let name = out.name();
     let mut table = Table::new(&["node", "metric", "unit", ">every", ">window", ">rule"]);
-    for node in &nodes {
-        let who = node["node"].as_str().unwrap_or_default();
-        if let Some(error) = node["error"].as_str() {
-            table.row(vec![who.to_owned(), format!("({error})")]);
+    for response in &responses.nodes {
+        if let Some(error) = &response.error {
+            table.row(vec![response.node.clone(), format!("({error})")]);
         }
-        for metric in node["ok"]["metrics"].as_array().into_iter().flatten() {
+        let metrics = response.ok.as_ref().and_then(|ok| ok["metrics"].as_array());
+        for metric in metrics.into_iter().flatten() {
+            let text = |key: &str| metric[key].as_str().unwrap_or_default().to_owned();
             let length = |key: &str| metric[key].as_u64().map(|ns| Interval::from_ns(ns).to_string());
             table.row(vec![
-                who.to_owned(),
-                metric["name"].as_str().unwrap_or_default().to_owned(),
-                metric["unit"].as_str().unwrap_or_default().to_owned(),
+                response.node.clone(),
+                text("name"),
+                text("unit"),
                 length("interval_ns").unwrap_or_else(|| "off".to_owned()),
                 length("window_ns").unwrap_or_default(),
                 metric["rule"].to_string(),
             ]);
         }
     }
-    let style = style::on_stdout();
-    table.write(style, &mut out).map_err(Failure::writing(&name))?;
-    out.finish()
+    print(|style, out| table.write(style, out))
 }

@@ -4,20 +4,16 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
-use wholegrain_model::Timestamp;
+use wholegrain_api::{JobEnergy, JobEnergyTotal, paths};
 
-use super::JobsFormat;
-use crate::connection::{ClientOption, Connection};
+use super::common::{JobsFormat, at_parameter};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
-use crate::output::Output;
-use crate::shown;
+use crate::output::style::Style;
+use crate::output::table::Table;
+use crate::output::{print, print_json, values};
 use crate::socket::encoded;
-use crate::style::{self, Style};
-use crate::table::Table;
-
-/// The largest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\
 Energy is of the covered time only: nothing is put in place of what was not measured. What is a job's of a node that other jobs were on too is \
@@ -77,44 +73,11 @@ enum SourceArg {
     Facility,
 }
 
-#[derive(Deserialize)]
-struct Energy {
-    nodes: Vec<Node>,
-    total: Total,
-    source: String,
-    rule: String,
-    #[serde(default)]
-    warnings: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Node {
-    node: String,
-    joules: Option<f64>,
-    coverage: f64,
-    share: Option<f64>,
-    shared_with: u64,
-    sensors: Vec<String>,
-    problem: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Total {
-    joules: Option<f64>,
-    kwh: Option<f64>,
-    coverage: f64,
-    nodes: u64,
-    nodes_measured: u64,
-}
-
 /// Runs the subcommand.
 pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let mut parameters: Vec<_> = args.meter.iter().map(|meter| ("pattern", meter.clone())).collect();
-    if let Some(at) = &args.at {
-        let at = Timestamp::parse(at, shown::now()).map_err(|error| Failure::Usage(format!("--at: {error}")))?;
-        parameters.push(("at", at.to_string()));
-    }
+    parameters.extend(at_parameter(args.at.as_deref())?);
     parameters.extend(args.share.map(|share| {
         let name = match share {
             ShareArg::Cores => "cores",
@@ -126,18 +89,13 @@ pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     parameters.extend(
         args.source.map(|source| ("source", if source == SourceArg::Node { "node" } else { "facility" }.to_owned())),
     );
-    let path = format!("/api/v1/jobs/{}/energy", encoded(&args.job));
-    let body = connection.find(&path, &parameters)?.read(ANSWER_BYTES_MAX)?;
-    let energy: Energy = serde_json::from_slice(&body)
-        .map_err(|error| Failure::Unreachable(format!("the answer of {} is no energy: {error}", connection.url())))?;
-    let mut output = Output::open(None)?;
-    let written = match args.format {
-        JobsFormat::Json => output.write_all(&body),
-        JobsFormat::Table => text(&energy, args.nodes, style::on_stdout(), &mut output),
-    };
-    written.map_err(Failure::writing("standard output"))?;
-    output.finish()?;
-    if energy.total.joules.is_none() {
+    let path = paths::of_job(paths::JOB_ENERGY, &encoded(&args.job));
+    let energy: JobEnergy = connection.get(path).queries(&parameters).find()?.json()?;
+    match args.format {
+        JobsFormat::Json => print_json(&energy)?,
+        JobsFormat::Table => print(|style, out| text(&energy, args.nodes, style, out))?,
+    }
+    if energy.result.total.joules.is_none() {
         return Err(Failure::NothingMatched(format!(
             "the energy of job {} is not known: {}",
             args.job,
@@ -147,23 +105,20 @@ pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn percent(part: f64) -> String {
-    format!("{:.1}%", part * 100.0)
-}
-
-fn text(energy: &Energy, nodes: bool, style: Style, out: &mut impl Write) -> io::Result<()> {
-    let Total { joules, kwh, coverage, nodes: count, nodes_measured } = &energy.total;
-    let known = |value: &Option<f64>, unit: &str| value.map(|value| format!("{} {unit}", shown::float(value)));
-    let shown = known(kwh, "kW.h").zip(known(joules, "J")).map(|(kwh, joules)| format!("{kwh} ({joules})"));
-    writeln!(out, "{}  {}", style.head("energy "), shown.unwrap_or("not known".to_owned()))?;
+fn text(energy: &JobEnergy, nodes: bool, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let result = &energy.result;
+    let JobEnergyTotal { joules, kwh, coverage, nodes: count, nodes_measured, .. } = &result.total;
+    let known = |value: &Option<f64>, unit: &str| value.map(|value| format!("{} {unit}", values::float(value)));
+    let energy_text = known(kwh, "kW.h").zip(known(joules, "J")).map(|(kwh, joules)| format!("{kwh} ({joules})"));
+    writeln!(out, "{}  {}", style.head("energy "), energy_text.unwrap_or("not known".to_owned()))?;
     writeln!(
         out,
         "{}  {} of the nodes' time, {nodes_measured} of {count} nodes",
         style.head("covered"),
-        percent(*coverage)
+        values::percent(*coverage)
     )?;
-    writeln!(out, "{}  {}: {}", style.head("rule   "), energy.source, energy.rule)?;
-    for warning in &energy.warnings {
+    writeln!(out, "{}  {}: {}", style.head("rule   "), result.source, result.rule)?;
+    for warning in &result.warnings {
         writeln!(out, "{}  {warning}", style.error("warning"))?;
     }
     if !nodes || energy.nodes.is_empty() {
@@ -173,9 +128,9 @@ fn text(energy: &Energy, nodes: bool, style: Style, out: &mut impl Write) -> io:
     for node in &energy.nodes {
         table.row(vec![
             node.node.clone(),
-            node.joules.map_or("-".to_owned(), shown::float),
-            percent(node.coverage),
-            node.share.map_or("-".to_owned(), percent),
+            node.joules.map_or("-".to_owned(), values::float),
+            values::percent(node.coverage),
+            node.share.map_or("-".to_owned(), values::percent),
             node.shared_with.to_string(),
             node.problem.clone().unwrap_or_else(|| node.sensors.join(" ")),
         ]);

@@ -1,28 +1,21 @@
-//! The list of jobs.
+//! `wholegrain jobs`: lists jobs.
 
-use std::io::{self, Write};
 use std::path::Path;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use wholegrain_api::{JobPage, ListedJob, paths};
 use wholegrain_model::Timestamp;
-use wholegrain_model::size::ByteSize;
-use wholegrain_model::text::csv_field;
 
+use super::common::{length, owner};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::output::Output;
-use crate::sensors::ListFormat;
-use crate::shown;
-use crate::style::{self, Style};
-use crate::table::Table;
+use crate::output::table::Table;
+use crate::output::{ListFormat, print, print_json_lines, values};
 
-/// Jobs that are asked for at once.
+/// The most jobs in a page.
 const PAGE: u64 = 1000;
-/// The largest page that is read, in bytes.
-const PAGE_BYTES_MAX: u64 = 64 << 20;
 
-/// Which jobs, and how they are written.
+/// Filters and the output format.
 #[derive(Args)]
 pub struct ListArgs {
     /// Jobs of this user: a name or a uid
@@ -63,91 +56,9 @@ pub struct ListArgs {
     format: ListFormat,
 }
 
-/// A job as the server lists it.
-#[derive(Debug, Clone, Deserialize, Serialize)]
-pub struct Job {
-    pub job: String,
-    #[serde(default)]
-    pub also: Option<String>,
-    #[serde(default)]
-    pub manager: String,
-    #[serde(default)]
-    pub user: Option<String>,
-    #[serde(default)]
-    pub uid: Option<u32>,
-    #[serde(default)]
-    pub name: Option<String>,
-    #[serde(default)]
-    pub account: Option<String>,
-    #[serde(default)]
-    pub partition: Option<String>,
-    #[serde(default)]
-    pub state: String,
-    #[serde(default)]
-    pub nodes: u64,
-    #[serde(default)]
-    pub node_names: Vec<String>,
-    pub from: String,
-    #[serde(default)]
-    pub to: Option<String>,
-    #[serde(default)]
-    pub cpu_s: Option<f64>,
-    #[serde(default)]
-    pub memory_peak: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    jobs: Vec<Job>,
-    next: Option<String>,
-}
-
-impl Job {
-    /// Whose it is: the name, or the number where there is none.
-    pub fn owner(&self) -> String {
-        self.user.clone().or_else(|| self.uid.map(|uid| uid.to_string())).unwrap_or_default()
-    }
-
-    /// When it began and how long it took, or has taken until `now`; in ns.
-    pub fn span(&self, now: i64) -> (i64, i64) {
-        let time = |text: &str| Timestamp::parse(text, Timestamp(now)).ok().map(|time| time.0);
-        let from = time(&self.from).unwrap_or_default();
-        (from, self.to.as_deref().and_then(time).unwrap_or(now).saturating_sub(from).max(0))
-    }
-}
-
-/// A length of time in its two largest units.
-pub fn duration(ns: i64) -> String {
-    const UNITS: [(&str, i64); 5] = [
-        ("d", 86_400_000_000_000),
-        ("h", 3_600_000_000_000),
-        ("min", 60_000_000_000),
-        ("s", 1_000_000_000),
-        ("ms", 1_000_000),
-    ];
-    let Some(at) = UNITS.iter().position(|(_, unit)| ns >= *unit) else { return "0s".to_owned() };
-    let (name, unit) = UNITS[at];
-    let whole = format!("{}{name}", ns / unit);
-    match UNITS.get(at + 1).filter(|(next, _)| *next != "ms") {
-        Some((next, smaller)) if ns % unit >= *smaller => format!("{whole}{}{next}", ns % unit / smaller),
-        _ => whole,
-    }
-}
-
-/// A size in bytes for people.
-pub fn size(bytes: f64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let (mut value, mut unit) = (bytes.max(0.0), 0);
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { ByteSize(value as u64).to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
-}
-
 /// Runs it.
 pub fn run(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let parameters = args.parameters(shown::now())?;
+    let parameters = args.parameters(values::now())?;
     let (jobs, more) = fetch(&Connection::open(client)?, &parameters, args.limit)?;
     if jobs.is_empty() {
         let text = match parameters.is_empty() {
@@ -156,17 +67,12 @@ pub fn run(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
         };
         return Err(Failure::NothingMatched(text.into()));
     }
-    let mut output = Output::open(None)?;
-    let written = match args.format {
-        ListFormat::Table => table(&jobs, shown::now().0, style::on_stdout(), &mut output),
-        ListFormat::Csv => csv(&jobs, shown::now().0, &mut output),
-        ListFormat::Json => jobs.iter().try_for_each(|job| {
-            serde_json::to_writer(&mut output, job)?;
-            writeln!(output)
-        }),
-    };
-    written.map_err(Failure::writing("standard output"))?;
-    output.finish()?;
+    let now = values::now().0;
+    match args.format {
+        ListFormat::Table => print(|style, out| table(&jobs, now).write(style, out)),
+        ListFormat::Csv => print(|_, out| csv(&jobs, now).write_csv(out)),
+        ListFormat::Json => print_json_lines(&jobs),
+    }?;
     if more {
         eprintln!("note: there are more; --limit shows them");
     }
@@ -199,22 +105,18 @@ impl ListArgs {
     }
 }
 
-/// At most so many jobs, and whether there are more.
+/// At most `limit` jobs, and whether there are more.
 fn fetch(
     connection: &Connection,
     parameters: &[(&'static str, String)],
     limit: u64,
-) -> Result<(Vec<Job>, bool), Failure> {
-    let mut jobs: Vec<Job> = Vec::new();
+) -> Result<(Vec<ListedJob>, bool), Failure> {
+    let mut jobs: Vec<ListedJob> = Vec::new();
     let mut next: Option<String> = None;
     loop {
-        let mut page = parameters.to_vec();
-        page.push(("limit", (limit - jobs.len() as u64).min(PAGE).to_string()));
-        page.extend(next.take().map(|next| ("after", next)));
-        let body = connection.get("/api/v1/jobs", &page, false)?.read(PAGE_BYTES_MAX)?;
-        let page: Page = serde_json::from_slice(&body).map_err(|error| {
-            Failure::Unreachable(format!("the answer of {} is no list of jobs: {error}", connection.url()))
-        })?;
+        let request = connection.get(paths::JOBS).queries(parameters);
+        let request = request.query("limit", (limit - jobs.len() as u64).min(PAGE));
+        let page: JobPage = next.iter().fold(request, |request, next| request.query("after", next)).send()?.json()?;
         jobs.extend(page.jobs);
         next = page.next;
         if next.is_none() || jobs.len() as u64 >= limit {
@@ -223,80 +125,94 @@ fn fetch(
     }
 }
 
-fn table(jobs: &[Job], now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+fn table(jobs: &[ListedJob], now: i64) -> Table {
     let heads = ["JOB", "USER", "MANAGER", "STATE", ">NODES", "START", ">DURATION", ">CPU s", ">MEMORY PEAK", "NAME"];
     let mut table = Table::new(&heads);
     for job in jobs {
-        let (from, length) = job.span(now);
-        // Totals of a job that runs are as old as the last change of its record; `jobs show` looks at its readings.
+        // Totals of a running job are as old as the last change of its record; `jobs show` reads its sensors.
         let ended = job.to.is_some();
         table.row(vec![
             job.job.clone(),
-            job.owner(),
+            owner(job),
             job.manager.clone(),
-            job.state.clone(),
+            job.state.name().to_owned(),
             job.nodes.to_string(),
-            shown::time(from, 0),
-            duration(length),
+            values::time(job.from.0, 0),
+            values::duration(length(job, now)),
             job.cpu_s.filter(|_| ended).map(|seconds| format!("{seconds:.1}")).unwrap_or_default(),
-            job.memory_peak.filter(|_| ended).map(size).unwrap_or_default(),
+            job.memory_peak.filter(|_| ended).map(values::size).unwrap_or_default(),
             job.name.clone().unwrap_or_default(),
         ]);
     }
-    table.write(style, out)
+    table
 }
 
-fn csv(jobs: &[Job], now: i64, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "job,also,user,uid,manager,state,nodes,from,to,duration_s,cpu_s,memory_peak,name,account,partition")?;
+fn csv(jobs: &[ListedJob], now: i64) -> Table {
+    let mut table = Table::new(&[
+        "job",
+        "also",
+        "user",
+        "uid",
+        "manager",
+        "state",
+        "nodes",
+        "from",
+        "to",
+        "duration_s",
+        "cpu_s",
+        "memory_peak",
+        "name",
+        "account",
+        "partition",
+    ]);
     for job in jobs {
-        let text = |text: &Option<String>| csv_field(text.as_deref().unwrap_or_default());
-        let number = |value: Option<f64>| value.map(shown::float_exact).unwrap_or_default();
-        let fields = [
-            csv_field(&job.job),
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let number = |value: Option<f64>| value.map(values::float_exact).unwrap_or_default();
+        table.row(vec![
+            job.job.clone(),
             text(&job.also),
             text(&job.user),
             job.uid.map(|uid| uid.to_string()).unwrap_or_default(),
-            csv_field(&job.manager),
-            job.state.clone(),
+            job.manager.clone(),
+            job.state.name().to_owned(),
             job.nodes.to_string(),
-            job.from.clone(),
-            text(&job.to),
-            shown::float_exact(job.span(now).1 as f64 / 1e9),
+            job.from.to_string(),
+            job.to.map(|to| to.to_string()).unwrap_or_default(),
+            values::float_exact(length(job, now) as f64 / 1e9),
             number(job.cpu_s),
             number(job.memory_peak),
             text(&job.name),
             text(&job.account),
             text(&job.partition),
-        ];
-        writeln!(out, "{}", fields.join(","))?;
+        ]);
     }
-    Ok(())
+    table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wholegrain_model::Interval;
+    use crate::output::style::Style;
 
-    fn job(text: &str) -> Job {
+    fn job(text: &str) -> ListedJob {
         serde_json::from_str(text).unwrap()
     }
 
     #[test]
-    fn every_form() {
+    fn every_format() {
         let jobs = [
             job(
                 r#"{"job":"4711","manager":"slurm","user":"anna","uid":1000,"name":"a \"b\", c","state":"ended","nodes":2,
-                "from":"1970-01-01T00:00:10Z","to":"1970-01-01T01:30:10.5Z","cpu_s":5400.25,"memory_peak":1610612736}"#,
+                "from":"1970-01-01T00:00:10Z","to":"1970-01-01T01:30:10.5Z","cpu_s":5400.25,"memory_peak":1610612736,"node_names":[]}"#,
             ),
             job(
                 r#"{"job":"ƒ2o","manager":"flux","uid":1001,"state":"running","nodes":1,"from":"1970-01-01T02:00:00Z","to":null,
-                "cpu_s":null,"memory_peak":null}"#,
+                "cpu_s":null,"memory_peak":null,"node_names":[]}"#,
             ),
         ];
         let now = 7_290_000_000_000;
         let mut out = Vec::new();
-        table(&jobs, now, Style::PLAIN, &mut out).unwrap();
+        table(&jobs, now).write(Style::PLAIN, &mut out).unwrap();
         let expected = "\
 JOB   USER  MANAGER  STATE    NODES  START                 DURATION   CPU s  MEMORY PEAK  NAME
 4711  anna  slurm    ended        2  1970-01-01T00:00:10Z   1h30min  5400.2       1.5GiB  a \"b\", c
@@ -304,35 +220,12 @@ JOB   USER  MANAGER  STATE    NODES  START                 DURATION   CPU s  MEM
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         let mut out = Vec::new();
-        csv(&jobs, now, &mut out).unwrap();
+        csv(&jobs, now).write_csv(&mut out).unwrap();
         let expected = "\
 job,also,user,uid,manager,state,nodes,from,to,duration_s,cpu_s,memory_peak,name,account,partition
 4711,,anna,1000,slurm,ended,2,1970-01-01T00:00:10Z,1970-01-01T01:30:10.5Z,5400.5,5400.25,1610612736,\"a \"\"b\"\", c\",,
 ƒ2o,,,1001,flux,running,1,1970-01-01T02:00:00Z,,90,,,,,
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
-    }
-
-    #[test]
-    fn lengths_and_sizes() {
-        const S: i64 = 1_000_000_000;
-        for (ns, expected) in [
-            (0, "0s"),
-            (-5, "0s"),
-            (S / 4, "250ms"),
-            (S + S / 2, "1s"),
-            (60 * S, "1min"),
-            (90 * S, "1min30s"),
-            (5400 * S + 5 * S, "1h30min"),
-            (86_400 * S * 3 + 60 * S, "3d"),
-        ] {
-            assert_eq!(duration(ns), expected);
-            assert!(Interval::parse(expected).is_ok(), "it can be written back");
-        }
-        for (bytes, expected) in
-            [(0.0, "0B"), (1023.0, "1023B"), (1536.0, "1.5KiB"), (f64::powi(1024.0, 5) * 3.0, "3.0PiB")]
-        {
-            assert_eq!(size(bytes), expected);
-        }
     }
 }

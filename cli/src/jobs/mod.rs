@@ -1,6 +1,7 @@
-//! `wholegrain jobs`: which jobs there are and were, and everything known of one. A file for each subcommand.
+//! `wholegrain jobs`: lists jobs, and shows and changes one. A file for each subcommand.
 
 mod boost;
+mod common;
 mod energy;
 mod list;
 mod show;
@@ -8,9 +9,9 @@ mod stats;
 
 use std::path::Path;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
-use crate::connection::ClientOption;
+use crate::client_file::ClientOption;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::TIMES;
 
@@ -45,15 +46,6 @@ enum JobsCommand {
     Boost(boost::BoostArgs),
     Unboost(boost::UnboostArgs),
     Rules(boost::RulesArgs),
-}
-
-/// How what is known of one job is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum JobsFormat {
-    /// Tables, for people
-    Table,
-    /// One JSON object
-    Json,
 }
 
 /// Runs the subcommand.

@@ -3,23 +3,21 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::{Args, ValueEnum};
-use serde::Deserialize;
-use wholegrain_model::{Pattern, Timestamp};
+use clap::Args;
+use wholegrain_api::{JobStatistics, paths};
+use wholegrain_model::Pattern;
 
-use crate::connection::{ClientOption, Connection};
+use super::common::at_parameter;
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
+use crate::no_match::no_sensor_of_job;
 use crate::notation::{PATTERNS, TIMES};
-use crate::output::Output;
-use crate::query::no_sensor_of;
+use crate::output::style::{self, Style};
+use crate::output::table::Table;
+use crate::output::{ListFormat, print, print_json, values};
 use crate::range::range;
-use crate::shown;
 use crate::socket::encoded;
-use crate::style::{self, Style};
-use crate::table::Table;
-
-/// The largest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\
 Gauges count as they were read, counters as rates per second. DEVIATION is the standard deviation of all values. COVERED is the part of the \
@@ -54,98 +52,51 @@ pub struct StatsArgs {
     #[arg(long)]
     nodes: bool,
     /// How to write it
-    #[arg(long, short, value_enum, default_value_t = StatsFormat::Table)]
-    format: StatsFormat,
+    #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
+    format: ListFormat,
     #[command(flatten)]
     client: ClientOption,
-}
-
-/// How statistics are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StatsFormat {
-    /// Aligned columns, for people
-    Table,
-    /// One line each, with a head; those with an empty node are over nodes
-    Csv,
-    /// One JSON object
-    Json,
-}
-
-#[derive(Deserialize)]
-struct Statistics {
-    nodes: Vec<Row>,
-    metrics: Vec<Row>,
-    #[serde(default)]
-    warnings: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    metric: String,
-    unit: String,
-    #[serde(default)]
-    node: String,
-    count: u64,
-    min: Option<f64>,
-    mean: Option<f64>,
-    max: Option<f64>,
-    deviation: Option<f64>,
-    coverage: f64,
-    #[serde(default)]
-    nodes: u64,
-    min_node: Option<String>,
-    max_node: Option<String>,
-    imbalance: Option<f64>,
 }
 
 /// Runs the subcommand.
 pub fn run(args: &StatsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
-    let now = shown::now();
     let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    if let Some(at) = &args.at {
-        let at = Timestamp::parse(at, now).map_err(|error| Failure::Usage(format!("--at: {error}")))?;
-        parameters.push(("at", at.to_string()));
-    }
-    let (from, to) = range(args.from.as_deref(), args.to.as_deref(), now)?;
+    parameters.extend(at_parameter(args.at.as_deref())?);
+    let (from, to) = range(args.from.as_deref(), args.to.as_deref(), values::now())?;
     parameters
         .extend([("from", from), ("to", to)].into_iter().filter_map(|(name, end)| Some((name, end?.to_string()))));
-    if args.format == StatsFormat::Csv {
+    if args.format == ListFormat::Csv {
         parameters.push(("format", "csv".to_owned()));
-    } else if args.format == StatsFormat::Table && !args.nodes {
+    } else if args.format == ListFormat::Table && !args.nodes {
         parameters.push(("nodes", "false".to_owned()));
     }
-    let path = format!("/api/v1/jobs/{}/statistics", encoded(&args.job));
-    let answer = connection.find(&path, &parameters)?;
-    if answer.sensors == Some(0) {
-        return Err(no_sensor_of(&args.job, &args.patterns));
+    let path = paths::of_job(paths::JOB_STATISTICS, &encoded(&args.job));
+    let response = connection.get(path).queries(&parameters).find()?;
+    if response.sensors == Some(0) {
+        return Err(no_sensor_of_job(&args.job, &args.patterns));
     }
-    let body = answer.read(ANSWER_BYTES_MAX)?;
-    let mut output = Output::open(None)?;
-    let written = if args.format == StatsFormat::Table {
-        let statistics: Statistics = serde_json::from_slice(&body).map_err(|error| {
-            Failure::Unreachable(format!("the answer of {} is no statistics: {error}", connection.url()))
-        })?;
-        for warning in &statistics.warnings {
-            eprintln!("{} {warning}", style::on_stderr().error("warning:"));
+    match args.format {
+        ListFormat::Csv => {
+            let body = response.read()?;
+            print(|_, out| out.write_all(&body))
         }
-        table(&statistics, style::on_stdout(), &mut output)
-    } else {
-        output.write_all(&body)
-    };
-    written.map_err(Failure::writing("standard output"))?;
-    output.finish()
+        ListFormat::Json => print_json(&response.json::<JobStatistics>()?),
+        ListFormat::Table => {
+            let statistics: JobStatistics = response.json()?;
+            for warning in &statistics.warnings {
+                eprintln!("{} {warning}", style::on_stderr().error("warning:"));
+            }
+            print(|style, out| table(&statistics, style, out))
+        }
+    }
 }
 
 fn number(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), shown::float)
+    value.map_or("-".to_owned(), values::float)
 }
 
-fn percent(part: f64) -> String {
-    format!("{:.1}%", part * 100.0)
-}
-
-fn table(statistics: &Statistics, style: Style, out: &mut impl Write) -> io::Result<()> {
+fn table(statistics: &JobStatistics, style: Style, out: &mut impl Write) -> io::Result<()> {
     let mut over = Table::new(&[
         "METRIC",
         "UNIT",
@@ -165,13 +116,13 @@ fn table(statistics: &Statistics, style: Style, out: &mut impl Write) -> io::Res
             row.metric.clone(),
             row.unit.clone(),
             row.nodes.to_string(),
-            row.count.to_string(),
-            number(row.min),
-            number(row.mean),
-            number(row.max),
-            number(row.deviation),
-            percent(row.coverage),
-            row.imbalance.map_or("-".to_owned(), percent),
+            row.spread.count.to_string(),
+            number(row.spread.min),
+            number(row.spread.mean),
+            number(row.spread.max),
+            number(row.spread.deviation),
+            values::percent(row.coverage),
+            row.imbalance.map_or("-".to_owned(), values::percent),
             row.min_node.clone().unwrap_or_default(),
             row.max_node.clone().unwrap_or_default(),
         ]);
@@ -184,15 +135,15 @@ fn table(statistics: &Statistics, style: Style, out: &mut impl Write) -> io::Res
         Table::new(&["NODE", "METRIC", "UNIT", ">VALUES", ">MIN", ">MEAN", ">MAX", ">DEVIATION", ">COVERED"]);
     for row in &statistics.nodes {
         nodes.row(vec![
-            row.node.clone(),
-            row.metric.clone(),
-            row.unit.clone(),
-            row.count.to_string(),
-            number(row.min),
-            number(row.mean),
-            number(row.max),
-            number(row.deviation),
-            percent(row.coverage),
+            row.node.to_string(),
+            row.metric.to_string(),
+            row.unit.to_string(),
+            row.spread.count.to_string(),
+            number(row.spread.min),
+            number(row.spread.mean),
+            number(row.spread.max),
+            number(row.spread.deviation),
+            values::percent(row.coverage),
         ]);
     }
     writeln!(out)?;

@@ -139,7 +139,7 @@ fn open_log(path: &Path) -> std::io::Result<File> {
     }
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     // A line between two runs.
-    writeln!(file, "---- {}", crate::shown::now())?;
+    writeln!(file, "---- {}", crate::output::values::now())?;
     Ok(file)
 }
 

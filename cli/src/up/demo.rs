@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use wholegrain_demo::ROOT;
 use wholegrain_demo::plan::{CentreOptions, CentrePlan, DAYS, DAYS_MAX, NODES, NODES_MIN_MAX, SEED};
 use wholegrain_demo::send::{self, RunControl, ServerAddress};
-use wholegrain_model::{Pattern, Timestamp};
+use wholegrain_model::Pattern;
 
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -216,14 +216,7 @@ impl Drop for Demo {
 fn last_reading_s(connection: &Connection) -> Result<Option<i64>, Failure> {
     let pattern = Pattern::new(LAST).map_err(|error| Failure::Usage(error.to_string()))?;
     let known = sensors::fetch(connection, &[pattern])?;
-    let time = known.first().and_then(|sensor| sensor.last_time.clone());
-    Ok(match time {
-        Some(serde_json::Value::String(text)) => {
-            Timestamp::parse(&text, Timestamp(0)).ok().map(|time| time.0 / 1_000_000_000)
-        }
-        Some(number) => number.as_i64().map(|ns| ns / 1_000_000_000),
-        None => None,
-    })
+    Ok(known.first().and_then(|sensor| sensor.last_time).map(|time| time.0 / 1_000_000_000))
 }
 
 /// Five questions to begin with.

@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use wholegrain_model::Pattern;
+use wholegrain_api::Sensor;
+use wholegrain_model::{Kind, Pattern};
 
 use super::demo;
-use crate::connection::places;
-use crate::sensors::Sensor;
-use crate::style;
+use crate::client_file::places;
+use crate::output::style;
 
 /// Prints it.
-pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2], is_demo: bool) {
+pub fn print(dir: &Path, url: &str, known: &[Sensor<'_>], logs: [&Path; 2], is_demo: bool) {
     println!("{} {url}, {} sensors.", style::on_stdout().good("Running:"), known.len());
     println!("\nType next, in another terminal:");
     let program = std::env::args().next().unwrap_or_else(|| "wholegrain".to_owned());
@@ -23,7 +23,7 @@ pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2], is_demo:
     } else {
         format!("{program} --client {}", shell(&client.display().to_string()))
     };
-    let gauge = example(known, "gauge", "/MemAvailable").unwrap_or_else(|| "'/**'".to_owned());
+    let gauge = example(known, Kind::Gauge, "/MemAvailable").unwrap_or_else(|| "'/**'".to_owned());
     let questions = if is_demo { demo::questions().to_vec() } else { Vec::new() };
     for line in examples(known, &gauge).into_iter().chain(questions) {
         println!("  {command} {line}");
@@ -39,13 +39,13 @@ pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2], is_demo:
     println!("Ctrl-C stops both; the data stays in {}.", dir.display());
 }
 
-fn examples(known: &[Sensor], gauge: &str) -> Vec<String> {
+fn examples(known: &[Sensor<'_>], gauge: &str) -> Vec<String> {
     let mut lines = vec![
         "sensors --tree".to_owned(),
         format!("query {gauge} --from -1m"),
         format!("query {gauge} --from -1h --every 1min --format csv"),
     ];
-    lines.extend(example(known, "counter", "/user").map(|counter| format!("query {counter} --op rate --from -1m")));
+    lines.extend(example(known, Kind::Counter, "/user").map(|counter| format!("query {counter} --op rate --from -1m")));
     lines.push(format!("watch {gauge}"));
     lines.push("ctl status".to_owned());
     lines
@@ -56,15 +56,15 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// The shortest pattern for a sensor of this kind, if possible for one whose path ends so.
-fn example(known: &[Sensor], kind: &str, end: &str) -> Option<String> {
-    let wanted = |sensor: &&Sensor| sensor.kind == kind;
+fn example(known: &[Sensor<'_>], kind: Kind, end: &str) -> Option<String> {
+    let wanted = |sensor: &&Sensor<'_>| sensor.kind == kind;
     let sensor = known.iter().filter(wanted).find(|sensor| sensor.path.ends_with(end));
     let sensor = sensor.or_else(|| known.iter().find(wanted))?;
     Some(shell(shortest(&sensor.path, known)))
 }
 
 /// The fewest last levels of `path` that choose no other sensor.
-fn shortest<'a>(path: &'a str, known: &[Sensor]) -> &'a str {
+fn shortest<'a>(path: &'a str, known: &[Sensor<'_>]) -> &'a str {
     let ends = path.rmatch_indices('/').map(|(at, _)| &path[at + 1..]).filter(|end| !end.is_empty());
     let is_alone = |end: &str| {
         Pattern::new(end).is_ok_and(|pattern| known.iter().filter(|sensor| pattern.matches(&sensor.path)).count() == 1)
@@ -88,25 +88,25 @@ fn shell(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn sensor(path: &str, kind: &str) -> Sensor {
-        serde_json::from_str(&format!(r#"{{"path":"{path}","kind":"{kind}"}}"#)).unwrap()
+    fn sensor(path: &str, kind: Kind) -> Sensor<'static> {
+        crate::sensors::of_test(path, kind)
     }
 
     #[test]
     fn examples_choose_one_sensor_with_few_words() {
         let known = [
-            sensor("/n/cpu/0/user", "counter"),
-            sensor("/n/cpu/1/user", "counter"),
-            sensor("/n/cpu/user", "counter"),
-            sensor("/n/meminfo/MemAvailable", "gauge"),
+            sensor("/n/cpu/0/user", Kind::Counter),
+            sensor("/n/cpu/1/user", Kind::Counter),
+            sensor("/n/cpu/user", Kind::Counter),
+            sensor("/n/meminfo/MemAvailable", Kind::Gauge),
         ];
-        assert_eq!(example(&known, "gauge", "/MemAvailable").as_deref(), Some("MemAvailable"));
-        assert_eq!(example(&known, "counter", "/user").as_deref(), Some("cpu/0/user"));
+        assert_eq!(example(&known, Kind::Gauge, "/MemAvailable").as_deref(), Some("MemAvailable"));
+        assert_eq!(example(&known, Kind::Counter, "/user").as_deref(), Some("cpu/0/user"));
         assert_eq!(shortest("/n/cpu/user", &known), "cpu/user");
-        assert_eq!(example(&known[..1], "gauge", "/x"), None);
+        assert_eq!(example(&known[..1], Kind::Gauge, "/x"), None);
         let lines = examples(&known, "MemAvailable");
         assert_eq!(lines[3], "query cpu/0/user --op rate --from -1m");
-        let twice = [sensor("/a/x", "gauge"), sensor("/b/a/x", "gauge")];
+        let twice = [sensor("/a/x", Kind::Gauge), sensor("/b/a/x", Kind::Gauge)];
         assert_eq!(shortest("/a/x", &twice), "/a/x", "each end of it chooses the other too");
     }
 

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use wholegrain_api::NodeResponse;
 use wholegrain_transport::topics::Topic;
 
 use crate::access::tokens::Bearer;
@@ -39,24 +39,8 @@ pub trait AgentMessages {
     fn send(&self, topic: &str, payload: Bytes);
 }
 
-/// The result of a command on one node.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NodeAnswer {
-    pub node: String,
-    /// The result; `None` on failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ok: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// Whether the agent did not answer: unless it was not connected, it may have run the command.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub silent: bool,
-}
-
-impl NodeAnswer {
-    fn failed(node: &str, error: impl Into<String>, silent: bool) -> Self {
-        Self { node: node.to_owned(), ok: None, error: Some(error.into()), silent }
-    }
+fn failed(node: &str, error: impl Into<String>, silent: bool) -> NodeResponse {
+    NodeResponse { node: node.to_owned(), ok: None, error: Some(error.into()), silent }
 }
 
 /// Commands that wait for their answers.
@@ -98,14 +82,14 @@ impl AgentControl {
         bearer: &Bearer,
         nodes: &[String],
         what: &Value,
-    ) -> Vec<NodeAnswer> {
+    ) -> Vec<NodeResponse> {
         join_all(nodes.iter().take(NODES_MAX).map(|node| self.ask_one(messages, bearer, node, what))).await
     }
 
-    async fn ask_one(&self, messages: &impl AgentMessages, bearer: &Bearer, node: &str, what: &Value) -> NodeAnswer {
+    async fn ask_one(&self, messages: &impl AgentMessages, bearer: &Bearer, node: &str, what: &Value) -> NodeResponse {
         let topic = Topic::Control { agent: node }.to_string();
         if !messages.is_subscribed(&topic, node) {
-            return NodeAnswer::failed(node, "the agent is not connected to this server", true);
+            return failed(node, "the agent is not connected to this server", true);
         }
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut message = what.clone();
@@ -118,12 +102,12 @@ impl AgentControl {
         messages.send(&topic, Bytes::from(message.to_string()));
         match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
             Ok(Ok(mut answer)) => match (answer["ok"].take(), answer["error"].as_str()) {
-                (_, Some(error)) => NodeAnswer::failed(node, error, false),
-                (ok, None) => NodeAnswer { node: node.to_owned(), ok: Some(ok), error: None, silent: false },
+                (_, Some(error)) => failed(node, error, false),
+                (ok, None) => NodeResponse { node: node.to_owned(), ok: Some(ok), error: None, silent: false },
             },
             _ => {
                 let why = format!("no answer within {} s; whether it was done is not known", ANSWER_TIME_MAX.as_secs());
-                NodeAnswer::failed(node, why, true)
+                failed(node, why, true)
             }
         }
     }

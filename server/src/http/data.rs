@@ -12,7 +12,10 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use wholegrain_api::{
+    DeleteReadings, DeletedReadings, RetentionList, RetentionSource, SetRetention, StatedRetention, StoreCounts,
+    StoreStatistics, SubtreeStatistics, UtcTime,
+};
 use wholegrain_model::{Interval, Pattern, Timestamp};
 use wholegrain_store::{Deletion, DeletionReport, RetentionRule, Store, StoreError, SubtreeUsage};
 
@@ -38,23 +41,6 @@ const LEVEL_MAX: usize = 32;
 const FOREVER: &str = "forever";
 /// The largest list of files that a client has from an earlier backup, in bytes.
 pub(super) const HAVE_BYTES_MAX: usize = 256 << 20;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RetentionRequest {
-    pattern: String,
-    keep: String,
-    #[serde(default)]
-    tiers: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeletionRequest {
-    patterns: Vec<String>,
-    from: String,
-    to: String,
-}
 
 /// Whether the request is a dry run.
 pub(super) fn is_try(params: &QueryParams) -> Result<bool, ApiError> {
@@ -110,26 +96,20 @@ pub(super) fn outcome<T, E>(result: &Result<T, E>) -> AuditOutcome {
 /// Lists the retention rules in their order of precedence.
 pub(super) async fn retention(State(api): State<Arc<Api>>) -> Response {
     let age = |age: Option<Interval>| age.map_or_else(|| FOREVER.to_owned(), |age| age.to_string());
-    let rules: Vec<Value> = api
+    let rules: Vec<StatedRetention> = api
         .store
         .retention_rules()
         .into_iter()
         .map(|rule| {
             let tiers: BTreeMap<String, String> =
                 rule.rule.tiers.iter().map(|(tier, kept)| (tier.to_string(), age(*kept))).collect();
-            let mut row = json!({
-                "pattern": rule.rule.pattern.as_str(),
-                "keep": age(rule.rule.raw),
-                "tiers": tiers,
-                "source": if rule.set.is_some() { "set" } else { "configuration" },
-            });
-            if let Some((who, at)) = rule.set {
-                (row["who"], row["at"]) = (json!(who), json!(Timestamp(at).to_string()));
-            }
-            row
+            let source = if rule.set.is_some() { RetentionSource::Set } else { RetentionSource::Configuration };
+            let (who, at) = rule.set.map(|(who, at)| (who, UtcTime(at))).unzip();
+            let pattern = rule.rule.pattern.as_str().to_owned();
+            StatedRetention { pattern, keep: age(rule.rule.raw), tiers, source, who, at }
         })
         .collect();
-    Json(json!({ "rules": rules, "default": age(api.store.retention_age()) })).into_response()
+    Json(RetentionList { rules, default: age(api.store.retention_age()) }).into_response()
 }
 
 /// Sets a rule, or reports what it would drop.
@@ -145,7 +125,7 @@ pub(super) async fn set_retention(
     let (store, at) = (api.store.clone(), now().0);
     if dry {
         let affected = on_disk(move || store.would_expire(&rule, at)).await?;
-        return Ok(Json(told(&affected)).into_response());
+        return Ok(Json(deleted(affected)).into_response());
     }
     let what = format!(
         "retention of {} set to {}",
@@ -159,7 +139,7 @@ pub(super) async fn set_retention(
     Ok(retention(State(api)).await)
 }
 
-fn rule(raw: RetentionRequest) -> Result<RetentionRule, ApiError> {
+fn rule(raw: SetRetention) -> Result<RetentionRule, ApiError> {
     let wrong = |what: &str, error: String| ApiError::bad_request(format!("{what}: {error}"));
     let age = |what: &str, text: &str| match text {
         FOREVER => Ok(None),
@@ -217,7 +197,7 @@ pub(super) async fn delete(
 ) -> Result<Response, ApiError> {
     let dry = is_try(&QueryParams::of(&uri, DELETE)?)?;
     let example = r#"{"patterns": ["/lrz/**/power"], "from": "2026-01-01", "to": "2026-01-02"}"#;
-    let raw: DeletionRequest = body(&bytes, example)?;
+    let raw: DeleteReadings = body(&bytes, example)?;
     let time = |name: &str, text: &str| {
         Timestamp::parse(text, now())
             .map(|time| time.0)
@@ -233,7 +213,7 @@ pub(super) async fn delete(
     let store = api.store.clone();
     if dry {
         let affected = on_disk(move || store.would_delete(&deletion)).await?;
-        return Ok(Json(told(&affected)).into_response());
+        return Ok(Json(deleted(affected)).into_response());
     }
     let result = on_disk(move || store.delete(&deletion)).await;
     let what = match &result {
@@ -241,18 +221,23 @@ pub(super) async fn delete(
         Err(error) => format!("{what}: {}", error.message),
     };
     audit(&api, &bearer, peer, outcome(&result), &what);
-    Ok(Json(told(&result?)).into_response())
+    Ok(Json(deleted(result?)).into_response())
 }
 
-/// Counts, with times as text.
-fn told(affected: &DeletionReport) -> Value {
-    let mut told = json!(affected);
-    told["times"] = times(affected.times);
-    told
+fn deleted(report: DeletionReport) -> DeletedReadings {
+    DeletedReadings {
+        sensors: report.sensors,
+        readings: report.readings,
+        bytes: report.bytes,
+        windows: report.windows,
+        files: report.files,
+        times: times(report.times),
+        unreadable: report.unreadable.iter().map(|path| path.display().to_string()).collect(),
+    }
 }
 
-fn times(times: Option<(i64, i64)>) -> Value {
-    times.map_or(Value::Null, |(first, last)| json!([Timestamp(first).to_string(), Timestamp(last).to_string()]))
+fn times(times: Option<(i64, i64)>) -> Option<(UtcTime, UtcTime)> {
+    times.map(|(first, last)| (UtcTime(first), UtcTime(last)))
 }
 
 /// Statistics of stored readings by subtree.
@@ -277,27 +262,34 @@ pub(super) async fn stats(
         let _place = place;
         let is_over = || is_gone() || *shutdown.borrow();
         let shares = store.holdings_by(level.unwrap_or(1), &patterns, now().0, &is_over)?;
-        Ok((shares, numbers(&store)))
+        Ok((shares, counts(&store)))
     };
-    let (shares, numbers) = run_until_abandoned(&api.metrics, count).await?.map_err(refused)?;
-    let rows: Vec<Value> = shares.iter().map(row).collect();
-    Ok(Json(json!({ "subtrees": rows, "store": numbers })).into_response())
+    let (shares, counts) = run_until_abandoned(&api.metrics, count).await?.map_err(refused)?;
+    Ok(Json(StoreStatistics { subtrees: shares.into_iter().map(subtree).collect(), store: counts }).into_response())
 }
 
-fn row(share: &SubtreeUsage) -> Value {
-    let mut row = json!(share);
-    row["times"] = times(share.times);
-    row
+fn subtree(usage: SubtreeUsage) -> SubtreeStatistics {
+    let SubtreeUsage { path, sensors, live, per_s, readings, bytes, times: range } = usage;
+    SubtreeStatistics { path, sensors, live, per_s, readings, bytes, times: times(range) }
 }
 
-fn numbers(store: &Store) -> Value {
+fn counts(store: &Store) -> StoreCounts {
     let stats = store.stats();
-    json!({
-        "sensors": stats.sensors, "schemas": stats.schemas, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
-        "readings": stats.block_rows, "tiers": stats.tiers, "tier_bytes": stats.tier_bytes, "journal_bytes": stats.journal_bytes,
-        "jobs": stats.allocations, "damaged": stats.damaged_blocks, "waiting_to_be_rewritten": stats.deletion_files,
-        "sensors_expired": stats.sensors_expired, "free_bytes": stats.free_bytes,
-    })
+    StoreCounts {
+        sensors: stats.sensors,
+        schemas: stats.schemas,
+        blocks: stats.blocks,
+        block_bytes: stats.block_bytes,
+        readings: stats.block_rows,
+        tiers: stats.tiers,
+        tier_bytes: stats.tier_bytes,
+        journal_bytes: stats.journal_bytes,
+        jobs: stats.allocations,
+        damaged: stats.damaged_blocks,
+        waiting_to_be_rewritten: stats.deletion_files,
+        sensors_expired: stats.sensors_expired,
+        free_bytes: stats.free_bytes,
+    }
 }
 
 /// A backup as a tar stream: its manifest, then the files that the body does not list as `name bytes sum`, one a line.

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use wholegrain_api::ErrorResponse;
 use wholegrain_query::QueryError;
 
 use crate::token_permits::PermitRefused;
@@ -48,7 +49,7 @@ impl From<QueryError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(serde_json::json!({ "error": self.message }))).into_response();
+        let mut response = (self.status, Json(ErrorResponse { error: self.message })).into_response();
         let (name, value) = match self.status {
             StatusCode::UNAUTHORIZED => (header::WWW_AUTHENTICATE, "Bearer"),
             StatusCode::SERVICE_UNAVAILABLE => (header::RETRY_AFTER, "1"),

@@ -59,7 +59,7 @@ fn last(mut response: Response) -> Response {
 
 /// The audit log's text for a request that changes the server. An import has one entry instead of one for each part.
 fn noted(request: &Request, wanted: Option<Permission>) -> Option<(String, SocketAddr)> {
-    let is_noted = wanted == Some(Permission::Manage) && request.uri().path() != super::import::PATH;
+    let is_noted = wanted == Some(Permission::Manage) && request.uri().path() != wholegrain_api::paths::IMPORT;
     is_noted.then(|| (format!("{} {}", request.method(), request.uri().path()), peer(request)))
 }
 

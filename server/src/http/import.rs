@@ -17,7 +17,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, Request, State};
 use axum::http::{StatusCode, Uri};
-use serde_json::json;
+use wholegrain_api::{ImportState, ImportedPart};
 use wholegrain_model::{Column, ColumnValues, Gaps, Kind, SensorPath, ValueType};
 use wholegrain_query::{KINDS_KEY, UNIT_KEY, UNITS_KEY};
 use wholegrain_store::{IMPORT_ROWS_MAX, ImportSeries, SchemalessSensor, StoreError};
@@ -29,8 +29,6 @@ use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
-/// Where it is.
-pub(super) const PATH: &str = "/api/v1/import";
 /// Parameters of `GET`.
 pub(super) const SHOW: &[&str] = &["id"];
 /// Parameters of `POST`.
@@ -44,11 +42,11 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 const SENSORS_MAX: usize = 1 << 20;
 
 /// Lists the parts of an import.
-pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Json<serde_json::Value>, ApiError> {
+pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Json<ImportState>, ApiError> {
     let id = id(&QueryParams::of(&uri, SHOW)?)?;
     let (store, asked) = (api.store.clone(), id.clone());
     let state = blocking(move || store.import_state(&asked)).await?.map_err(refusal)?;
-    Ok(Json(json!({ "id": id, "readings": state.readings, "parts": state.parts })))
+    Ok(Json(ImportState { id, readings: state.readings, parts: state.parts }))
 }
 
 /// Stores a part.
@@ -57,7 +55,7 @@ pub(super) async fn import(
     Extension(bearer): Extension<Bearer>,
     peer: Option<Extension<PeerAddress>>,
     request: Request,
-) -> Result<Json<serde_json::Value>, ApiError> {
+) -> Result<Json<ImportedPart>, ApiError> {
     let params = QueryParams::of(request.uri(), IMPORT)?;
     let id = id(&params)?;
     let part = params.read("part", str::parse::<u64>)?;
@@ -93,12 +91,12 @@ pub(super) async fn import(
             &what,
         ));
     }
-    Ok(Json(json!({
-        "duplicate": imported.duplicate,
-        "readings": imported.readings,
-        "past_retention": imported.past_retention,
-        "sensors": sensors,
-    })))
+    Ok(Json(ImportedPart {
+        duplicate: imported.duplicate,
+        readings: imported.readings,
+        past_retention: imported.past_retention,
+        sensors: sensors as u64,
+    }))
 }
 
 fn id(params: &QueryParams) -> Result<String, ApiError> {

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, Path, State};
 use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use serde_json::json;
+use wholegrain_api::{JobEnergyResult, JobEnergyTotal, JobNodeEnergy};
 use wholegrain_model::{Pattern, Timestamp};
 use wholegrain_query::jobs::energy::{
     EnergyMeter, EnergyShare, EnergySource, J_PER_KWH, MeasuredEnergy, ShareWeights, measure, rise, sources,
@@ -17,7 +16,8 @@ use wholegrain_query::jobs::{Cpus, JobNode, JobScope};
 use wholegrain_query::{CancellableSnapshot, PATTERNS_MAX, SENSORS_MAX};
 use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo};
 
-use super::jobs::{only_user, row};
+use super::job_statistics::begin_with_nodes;
+use super::jobs::only_user;
 use super::params::{JobFilter, QueryParams};
 use super::query::now;
 use super::read::{SensorPages, run_until_abandoned};
@@ -117,19 +117,6 @@ struct ConcurrentJob {
     to: i64,
     cores: Option<u64>,
     level: Box<str>,
-}
-
-#[derive(Serialize)]
-struct NodeEnergy<'a> {
-    node: &'a str,
-    joules: Option<f64>,
-    coverage: f64,
-    /// The job's share of the node's energy, averaged over its time there.
-    share: Option<f64>,
-    /// The number of other jobs there at the same time.
-    shared_with: usize,
-    sensors: Vec<&'a str>,
-    problem: Option<String>,
 }
 
 #[derive(Default)]
@@ -310,9 +297,7 @@ impl EnergyResponse {
         let mut problems = std::mem::take(&mut self.problems);
         let facility = self.facility.take();
         let is_facility = facility.is_some();
-        let (from, to) = job.range(self.question.now);
-        let (from, to) = (Timestamp(from).to_string(), Timestamp(to).to_string());
-        write!(sink, "{{\"job\":{},\"from\":\"{from}\",\"to\":\"{to}\",\n\"nodes\":[", row(job.row()))?;
+        begin_with_nodes(job, job.range(self.question.now), sink)?;
         let total = match facility {
             Some(sensors) => self.facility(sensors, &mut problems, sink)?,
             None => self.nodes(sink)?,
@@ -323,9 +308,9 @@ impl EnergyResponse {
         warnings.extend(problems);
         let share =
             EnergyShare::ALL.iter().find(|(_, share)| *share == self.question.share).map_or("", |(name, _)| *name);
-        let meters: Vec<&str> = match is_facility {
-            true => self.api.jobs.facility_power.iter().map(Pattern::as_str).collect(),
-            false => self.question.meters.iter().map(EnergyMeter::text).collect(),
+        let meters: Vec<String> = match is_facility {
+            true => self.api.jobs.facility_power.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
+            false => self.question.meters.iter().map(|meter| meter.text().to_owned()).collect(),
         };
         let mut rule = self.question.share.rule().to_owned();
         if is_facility {
@@ -334,24 +319,24 @@ impl EnergyResponse {
                 self.api.jobs.facility_nodes
             );
         }
-        let rest = json!({
-            "total": {
-                "joules": total.joules,
-                "kwh": total.joules.map(|joules| joules / J_PER_KWH),
-                "coverage": if total.time_s > 0.0 { total.covered_s / total.time_s } else { 0.0 },
-                "covered_s": total.covered_s,
-                "time_s": total.time_s,
-                "nodes": job.places().len(),
-                "nodes_measured": total.measured,
+        let result = JobEnergyResult {
+            total: JobEnergyTotal {
+                joules: total.joules,
+                kwh: total.joules.map(|joules| joules / J_PER_KWH),
+                coverage: if total.time_s > 0.0 { total.covered_s / total.time_s } else { 0.0 },
+                covered_s: total.covered_s,
+                time_s: total.time_s,
+                nodes: job.places().len() as u64,
+                nodes_measured: total.measured as u64,
             },
-            "source": if is_facility { "facility" } else { "node" },
-            "meters": meters,
-            "share": share,
-            "rule": rule,
-            "gaps": "energy is of the covered time only; nothing is put in place of what was not measured",
-            "warnings": warnings,
-        });
-        let text = rest.to_string();
+            source: if is_facility { "facility" } else { "node" }.to_owned(),
+            meters,
+            share: share.to_owned(),
+            rule,
+            gaps: "energy is of the covered time only; gaps are not filled".to_owned(),
+            warnings,
+        };
+        let text = serde_json::to_string(&result)?;
         writeln!(sink, "],\n{}", text.strip_prefix('{').unwrap_or(&text))
     }
 
@@ -381,13 +366,13 @@ impl EnergyResponse {
             }
             let (from, to) = self.span(place);
             total.add(measured, to - from);
-            let node = NodeEnergy {
-                node: &place.node,
+            let node = JobNodeEnergy {
+                node: place.node.to_string(),
                 joules: measured.filter(|measured| measured.covered_ns > 0).map(|measured| measured.joules),
                 coverage: measured.map_or(0.0, |measured| measured.covered_ns as f64 / (to - from).max(1) as f64),
                 share: weights.as_ref().ok().map(ShareWeights::mean),
-                shared_with: self.beside[number].len(),
-                sensors: sources.iter().take(NAMED_MAX).map(|source| &**source.path()).collect(),
+                shared_with: self.beside[number].len() as u64,
+                sensors: sources.iter().take(NAMED_MAX).map(|source| source.path().to_string()).collect(),
                 problem,
             };
             if number > 0 {

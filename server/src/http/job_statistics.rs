@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
+use wholegrain_api::{MetricOverNodes, NodeMetric, Spread, UtcTime};
 use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
 use wholegrain_query::jobs::JobScope;
@@ -13,7 +14,7 @@ use wholegrain_query::jobs::statistics::{MetricStatistics, NodeStatistics, Value
 use wholegrain_query::{CancellableSnapshot, SENSORS_MAX};
 use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo};
 
-use super::jobs::{only_user, row};
+use super::jobs::{listed, only_user};
 use super::params::{JobFilter, QueryParams, check_range};
 use super::query::now;
 use super::read::{SensorPages, run_until_abandoned};
@@ -105,10 +106,9 @@ fn write(
     form: StatisticsFormat,
     sink: &mut BodySink,
 ) -> io::Result<()> {
-    let (from, to) = (Timestamp(range.0).to_string(), Timestamp(range.1).to_string());
     match form.csv {
         true => sink.write_all(CSV.as_bytes())?,
-        false => write!(sink, "{{\"job\":{},\"from\":\"{from}\",\"to\":\"{to}\",\n\"nodes\":[", row(job.row()))?,
+        false => begin_with_nodes(job, range, sink)?,
     }
     let (mut written, mut first) = (Ok(()), true);
     let over = measure(job, snapshot, sensors, range, now, |row| {
@@ -124,10 +124,37 @@ fn write(
     warnings.extend(snapshot.notes());
     warnings.extend(job.warnings());
     write!(sink, "],\n\"metrics\":")?;
+    let over: Vec<MetricOverNodes> = over.into_iter().map(metric).collect();
     serde_json::to_writer(&mut *sink, &over)?;
     write!(sink, ",\n\"warnings\":")?;
     serde_json::to_writer(&mut *sink, &warnings)?;
     sink.write_all(b"}\n")
+}
+
+/// Writes the beginning of a response whose next elements are nodes.
+pub(super) fn begin_with_nodes(job: &JobScope, (from, to): (i64, i64), sink: &mut BodySink) -> io::Result<()> {
+    write!(sink, "{{\"job\":")?;
+    serde_json::to_writer(&mut *sink, &listed(job.row()))?;
+    write!(sink, ",\"from\":\"{}\",\"to\":\"{}\",\n\"nodes\":[", UtcTime(from), UtcTime(to))
+}
+
+fn spread(of: ValueStatistics) -> Spread {
+    let ValueStatistics { count, min, mean, max, deviation } = of;
+    Spread { count, min, mean, max, deviation }
+}
+
+fn metric(of: MetricStatistics) -> MetricOverNodes {
+    MetricOverNodes {
+        metric: of.metric,
+        unit: of.unit,
+        nodes: of.nodes,
+        spread: spread(of.spread),
+        coverage: of.coverage,
+        node_means: spread(of.node_means),
+        min_node: of.min_node,
+        max_node: of.max_node,
+        imbalance: of.imbalance,
+    }
 }
 
 fn on_node(row: &NodeStatistics<'_>, form: StatisticsFormat, first: &mut bool, sink: &mut BodySink) -> io::Result<()> {
@@ -142,7 +169,14 @@ fn on_node(row: &NodeStatistics<'_>, form: StatisticsFormat, first: &mut bool, s
         writeln!(sink, "{metric},{unit},{node},{},{},,,,", spread_csv(&row.spread), row.coverage)?;
     } else {
         sink.write_all(if std::mem::take(first) { b"" } else { b",\n" })?;
-        serde_json::to_writer(&mut *sink, row)?;
+        let row = NodeMetric {
+            node: row.node.into(),
+            metric: row.metric.into(),
+            unit: row.unit.into(),
+            spread: spread(row.spread),
+            coverage: row.coverage,
+        };
+        serde_json::to_writer(&mut *sink, &row)?;
     }
     sink.relay()
 }

@@ -7,9 +7,9 @@ use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
-use wholegrain_model::Timestamp;
+use wholegrain_api::{JobAllocation, JobPage, JobRun, JobStepTimes, JobSummary, ListedJob, RunState, UtcTime};
 use wholegrain_model::text::csv_field;
+use wholegrain_model::{JobRecord, Timestamp};
 use wholegrain_store::{JobFilter, JobRow, JobSearchResult, JobState};
 
 use super::params::QueryParams;
@@ -18,7 +18,7 @@ use super::sink::{BodySink, sink};
 use super::{Api, ApiError};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
-use crate::jobs::JobSummary;
+use crate::jobs::add_to_summary;
 
 /// Parameters of `/api/v1/jobs`.
 pub(super) const JOBS: &[&str] =
@@ -50,8 +50,7 @@ pub(super) async fn jobs(
     let list = list.map_err(|error| ApiError::internal(format!("listing the jobs failed: {error}")))?;
     let next = list.next.map(|(time, count)| format!("{time}.{count}"));
     if csv != Some(true) {
-        let rows: Vec<Value> = list.rows.iter().map(row).collect();
-        return Ok(Json(json!({ "jobs": rows, "next": next })).into_response());
+        return Ok(Json(JobPage { jobs: list.rows.iter().map(listed).collect(), next }).into_response());
     }
     let mut text =
         String::from("job,also,manager,user,uid,name,account,partition,state,nodes,from,to,cpu_s,memory_peak\n");
@@ -70,7 +69,7 @@ pub(super) async fn jobs(
             text_of(&job.name),
             text_of(&job.account),
             text_of(&job.partition),
-            state(job.state).to_owned(),
+            state(job.state).name().to_owned(),
             job.nodes.to_string(),
             time(job.from),
             job.to.map(time).unwrap_or_default(),
@@ -119,29 +118,66 @@ fn filter(params: &QueryParams, only_user: Option<&str>) -> Result<JobFilter, Ap
     })
 }
 
-fn state(state: JobState) -> &'static str {
+fn state(state: JobState) -> RunState {
     match state {
-        JobState::Running => "running",
-        JobState::Ended => "ended",
+        JobState::Running => RunState::Running,
+        JobState::Ended => RunState::Ended,
     }
 }
 
 /// A job in lists.
-pub(super) fn row(row: &JobRow) -> Value {
-    let mut json = serde_json::to_value(row).unwrap_or_default();
-    times_as_text(&mut json);
-    json
+pub(super) fn listed(row: &JobRow) -> ListedJob {
+    ListedJob {
+        job: row.job.clone(),
+        also: row.also.clone(),
+        manager: row.manager.clone(),
+        user: row.user.clone(),
+        uid: row.uid,
+        name: row.name.clone(),
+        account: row.account.clone(),
+        partition: row.partition.clone(),
+        state: state(row.state),
+        nodes: row.nodes as u64,
+        node_names: row.node_names.clone(),
+        from: UtcTime(row.from),
+        to: row.to.map(UtcTime),
+        cpu_s: row.cpu_s,
+        memory_peak: row.memory_peak,
+    }
 }
 
-/// Times in the API are RFC 3339.
-fn times_as_text(json: &mut Value) {
-    for key in ["from", "to", "totals_at"] {
-        if let Some(time) = json.get(key).and_then(Value::as_i64) {
-            json[key] = Value::from(Timestamp(time).to_string());
-        }
-    }
-    for step in json.get_mut("steps").and_then(Value::as_array_mut).into_iter().flatten() {
-        times_as_text(step);
+/// The record of a job on one node.
+fn allocation(record: JobRecord) -> JobAllocation {
+    let step = |step: wholegrain_model::StepRecord| JobStepTimes {
+        name: step.name,
+        from: UtcTime(step.from),
+        to: step.to.map(UtcTime),
+    };
+    JobAllocation {
+        job: record.job,
+        level: record.level,
+        manager: record.manager,
+        node: record.node,
+        prefix: record.prefix,
+        owner: record.owner,
+        uid: record.uid,
+        user: record.user,
+        cpus: record.cpus,
+        devices: record.devices,
+        from: UtcTime(record.from),
+        to: record.to.map(UtcTime),
+        end_unseen: record.end_unseen,
+        name: record.name,
+        account: record.account,
+        partition: record.partition,
+        nodes: record.nodes,
+        also: record.also,
+        steps: record.steps.into_iter().map(step).collect(),
+        steps_dropped: record.steps_dropped,
+        totals: record.totals,
+        tasks_missing: record.tasks_missing,
+        totals_at: record.totals_at.map(UtcTime),
+        revision: record.revision,
     }
 }
 
@@ -158,7 +194,7 @@ pub(super) async fn job(
     };
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {
-        if let Err(error) = tell(&api, &found, &mut sink).and_then(|()| sink.flush()) {
+        if let Err(error) = write_details(&api, &found, &mut sink).and_then(|()| sink.flush()) {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 tracing::error!("job {}: {error}", found.row.job);
             }
@@ -168,31 +204,30 @@ pub(super) async fn job(
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// Writes the job, then each allocation, then the summary.
-fn tell(api: &Api, found: &JobSearchResult, sink: &mut BodySink) -> io::Result<()> {
-    let runs: Vec<Value> = found
-        .runs
-        .iter()
-        .map(|run| {
-            let mut run = serde_json::to_value(run).unwrap_or_default();
-            times_as_text(&mut run);
-            run
-        })
-        .collect();
-    write!(sink, "{{\"job\":{},\"runs\":{},\n\"allocations\":[", row(&found.row), Value::from(runs))?;
+/// Writes a [`wholegrain_api::JobDetails`]: the job, then each allocation as it is read, then the summary.
+fn write_details(api: &Api, found: &JobSearchResult, sink: &mut BodySink) -> io::Result<()> {
+    let run = |run: &wholegrain_store::JobRun| JobRun {
+        job: run.job.clone(),
+        manager: run.manager.clone(),
+        from: UtcTime(run.from),
+        to: run.to.map(UtcTime),
+        nodes: run.nodes as u64,
+    };
+    let runs: Vec<JobRun> = found.runs.iter().map(run).collect();
+    write!(sink, "{{\"job\":")?;
+    serde_json::to_writer(&mut *sink, &listed(&found.row))?;
+    write!(sink, ",\"runs\":")?;
+    serde_json::to_writer(&mut *sink, &runs)?;
+    write!(sink, ",\n\"allocations\":[")?;
     let (mut summary, mut first) = (JobSummary::default(), true);
     let damaged = api.store.job_records(found, |record| {
-        summary.add(&record);
-        let mut json = serde_json::to_value(&record)?;
-        times_as_text(&mut json);
+        add_to_summary(&mut summary, &record);
         sink.write_all(if std::mem::take(&mut first) { b"" } else { b",\n" })?;
-        serde_json::to_writer(&mut *sink, &json)?;
+        serde_json::to_writer(&mut *sink, &allocation(record))?;
         sink.relay()
     });
     let damaged = damaged.map_err(io::Error::other)??;
-    let mut summary = serde_json::to_value(&summary)?;
-    for step in summary.get_mut("steps").and_then(Value::as_array_mut).into_iter().flatten() {
-        times_as_text(step);
-    }
-    writeln!(sink, "],\n\"summary\":{summary},\"damaged\":{damaged}}}")
+    write!(sink, "],\n\"summary\":")?;
+    serde_json::to_writer(&mut *sink, &summary)?;
+    writeln!(sink, ",\"damaged\":{damaged}}}")
 }

@@ -6,9 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use wholegrain_model::Timestamp;
+use wholegrain_api::{AcknowledgeLosses, LossList, ReadingLoss, UtcTime};
 use wholegrain_store::LossRecord;
 
 use super::data::{audit, body, on_disk, outcome};
@@ -18,27 +16,23 @@ use super::{Api, ApiError};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
-/// The losses to acknowledge: those listed, or all.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LossSelection {
-    #[serde(default)]
-    ids: Vec<String>,
-    #[serde(default)]
-    all: bool,
-}
-
-fn row(lost: &LossRecord) -> Value {
-    let time = |time: i64| Timestamp(time).to_string();
-    json!({
-        "id": lost.id, "readings": lost.readings, "from": time(lost.from), "to": time(lost.to), "agents": lost.agents,
-        "others": lost.others, "bytes": lost.bytes, "segment": lost.segment, "found": time(lost.found),
-    })
+fn loss(loss: &LossRecord) -> ReadingLoss {
+    ReadingLoss {
+        id: loss.id.clone(),
+        readings: loss.readings,
+        from: UtcTime(loss.from),
+        to: UtcTime(loss.to),
+        agents: loss.agents.clone(),
+        others: loss.others,
+        bytes: loss.bytes,
+        segment: loss.segment,
+        found: UtcTime(loss.found),
+    }
 }
 
 /// Lists unacknowledged losses.
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
-    Json(json!({ "lost": api.store.losses().iter().map(row).collect::<Vec<_>>() })).into_response()
+    Json(LossList { lost: api.store.losses().iter().map(loss).collect() }).into_response()
 }
 
 /// Acknowledges losses; returns the rest.
@@ -48,7 +42,7 @@ pub(super) async fn acknowledge(
     peer: Option<Extension<PeerAddress>>,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let chosen: LossSelection = body(&bytes, r#"{"ids": ["0000000012-68"]} or {"all": true}"#)?;
+    let chosen: AcknowledgeLosses = body(&bytes, r#"{"ids": ["0000000012-68"]} or {"all": true}"#)?;
     if chosen.all != chosen.ids.is_empty() {
         return Err(ApiError::bad_request("name the ids, or write \"all\": true, and not both"));
     }

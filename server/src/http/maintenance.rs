@@ -1,6 +1,7 @@
 //! `/api/v1/data/{compact,verify,repair}`: long-running maintenance of the store. A task is started, continues without its client, reports its
 //! progress, and can be cancelled. One at a time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,9 +9,12 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use wholegrain_api::{
+    CheckedFile, CheckedFileCount, CompactResult, MaintenanceKind, MaintenanceResult, MaintenanceStatus, RepairResult,
+    RepairedFile, VerifyResult,
+};
 use wholegrain_model::Timestamp;
-use wholegrain_store::verify::{FileReport, verify_watched};
+use wholegrain_store::verify::{FileKind, FileReport, verify_watched};
 use wholegrain_store::{Store, StoreError};
 
 use super::data::{audit, is_try};
@@ -26,25 +30,6 @@ pub(super) const REPAIR: &[&str] = &["try"];
 /// The most files in a result.
 const NAMED_MAX: usize = 1_000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MaintenanceKind {
-    Compact,
-    Verify,
-    Repair,
-}
-
-impl MaintenanceKind {
-    const ALL: [MaintenanceKind; 3] = [MaintenanceKind::Compact, MaintenanceKind::Verify, MaintenanceKind::Repair];
-
-    fn name(self) -> &'static str {
-        match self {
-            MaintenanceKind::Compact => "compact",
-            MaintenanceKind::Verify => "verify",
-            MaintenanceKind::Repair => "repair",
-        }
-    }
-}
-
 /// The latest task of each kind.
 #[derive(Default)]
 pub(crate) struct MaintenanceTasks {
@@ -59,7 +44,7 @@ struct MaintenanceTask {
     done: AtomicU64,
     total: AtomicU64,
     ending: AtomicBool,
-    ended: Mutex<Option<(Timestamp, Result<Value, String>)>>,
+    ended: Mutex<Option<(Timestamp, Result<MaintenanceResult, String>)>>,
 }
 
 impl MaintenanceTask {
@@ -67,20 +52,26 @@ impl MaintenanceTask {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    fn state(&self) -> Value {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = json!({
-            "what": self.kind.name(), "dry_run": self.dry_run, "begun": self.begun.to_string(), "by": self.by,
-            "running": ended.is_none(), "done": self.done.load(Relaxed), "total": self.total.load(Relaxed),
-        });
-        if let Some((at, result)) = ended.as_ref() {
-            state["ended"] = json!(at.to_string());
-            match result {
-                Ok(result) => state["result"] = result.clone(),
-                Err(error) => state["error"] = json!(error),
-            }
+    fn status(&self) -> MaintenanceStatus {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (ended, result) = ended.unzip();
+        let (result, error) = match result {
+            None => (None, None),
+            Some(Ok(result)) => (Some(result), None),
+            Some(Err(error)) => (None, Some(error)),
+        };
+        MaintenanceStatus {
+            kind: self.kind,
+            dry_run: self.dry_run,
+            begun: self.begun.into(),
+            by: self.by.clone(),
+            running: ended.is_none(),
+            done: self.done.load(Relaxed),
+            total: self.total.load(Relaxed),
+            ended: ended.map(Into::into),
+            result,
+            error,
         }
-        state
     }
 }
 
@@ -102,15 +93,15 @@ impl MaintenanceTasks {
 }
 
 fn kind(uri: &Uri) -> Result<MaintenanceKind, ApiError> {
-    let name = uri.path().rsplit('/').next().unwrap_or_default();
-    MaintenanceKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ApiError::internal("no such work"))
+    let kind = MaintenanceKind::ALL.into_iter().find(|kind| kind.path() == uri.path());
+    kind.ok_or_else(|| ApiError::internal("the path names no maintenance task"))
 }
 
 /// The task's progress or result.
 pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
     let kind = kind(&uri)?;
     match api.upkeep.latest(kind) {
-        Some(task) => Ok(Json(task.state()).into_response()),
+        Some(task) => Ok(Json(task.status()).into_response()),
         None => {
             let message = format!("{} has not been begun since the server was started", kind.name());
             Err(ApiError::new(StatusCode::NOT_FOUND, message))
@@ -155,7 +146,7 @@ pub(super) async fn begin(
         };
         *work.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some((now(), result));
     });
-    Ok(Json(task.state()).into_response())
+    Ok(Json(task.status()).into_response())
 }
 
 /// Cancels the task.
@@ -171,7 +162,7 @@ pub(super) async fn end(
     };
     task.ending.store(true, Relaxed);
     audit(&api, &bearer, peer, AuditOutcome::Ok, &format!("{} ended", kind.name()));
-    Ok(Json(task.state()).into_response())
+    Ok(Json(task.status()).into_response())
 }
 
 fn run(
@@ -179,34 +170,59 @@ fn run(
     kind: MaintenanceKind,
     dry_run: bool,
     watch: wholegrain_store::CancellableProgress,
-) -> Result<Value, StoreError> {
+) -> Result<MaintenanceResult, StoreError> {
     match kind {
-        MaintenanceKind::Compact => store.compact(now().0, watch).map(|done| json!(done)),
+        MaintenanceKind::Compact => {
+            let done = store.compact(now().0, watch)?;
+            let result = CompactResult { blocks: done.blocks, bytes: done.bytes, cut_short: done.cut_short };
+            Ok(MaintenanceResult::Compact(result))
+        }
         MaintenanceKind::Verify => {
             let report = verify_watched(&store.dir(), watch)?;
-            let mut counts: std::collections::BTreeMap<String, (u64, u64, u64)> = std::collections::BTreeMap::new();
+            let (damaged, lost) = (report.damaged().count() as u64, report.lost.len() as u64);
+            let mut counts: BTreeMap<String, CheckedFileCount> = BTreeMap::new();
             for file in &report.files {
-                let name = json!(file.kind).as_str().unwrap_or_default().to_owned();
-                let count = counts.entry(name).or_default();
-                *count = (count.0 + 1, count.1 + file.bytes, count.2 + u64::from(!file.problems.is_empty()));
+                let count = counts.entry(kind_name(file.kind).to_owned()).or_default();
+                count.files += 1;
+                count.bytes += file.bytes;
+                count.damaged += u64::from(!file.problems.is_empty());
             }
-            let counts: Value = counts
-                .into_iter()
-                .map(|(kind, (files, bytes, damaged))| {
-                    (kind, json!({ "files": files, "bytes": bytes, "damaged": damaged }))
-                })
-                .collect::<serde_json::Map<String, Value>>()
-                .into();
-            let remarkable = |file: &&FileReport| !file.problems.is_empty() || file.note.is_some();
-            let named: Vec<&FileReport> = report.files.iter().filter(remarkable).take(NAMED_MAX).collect();
-            let (damaged, lost) = (report.damaged().count(), report.lost.len());
-            Ok(json!({ "damaged": damaged, "counts": counts, "files": named, "lost": lost }))
+            let remarkable = |file: &FileReport| !file.problems.is_empty() || file.note.is_some();
+            let files = report.files.into_iter().filter(remarkable).take(NAMED_MAX).map(checked_file).collect();
+            Ok(MaintenanceResult::Verify(VerifyResult { damaged, counts, files, lost }))
         }
         MaintenanceKind::Repair => {
-            let mut report = store.repair(dry_run, watch)?;
-            let (lost, count) = (report.lost(), report.files.len());
-            report.files.truncate(NAMED_MAX);
-            Ok(json!({ "damaged": count, "lost": lost, "files": report.files }))
+            let report = store.repair(dry_run, watch)?;
+            let (damaged, lost) = (report.files.len() as u64, report.lost());
+            let files = report.files.into_iter().take(NAMED_MAX).map(repaired_file).collect();
+            Ok(MaintenanceResult::Repair(RepairResult { damaged, lost, files }))
         }
+    }
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Catalogue => "catalogue",
+        FileKind::Journal => "journal",
+        FileKind::Block => "block",
+        FileKind::Tier => "tier",
+        FileKind::Unknown => "unknown",
+    }
+}
+
+fn checked_file(file: FileReport) -> CheckedFile {
+    let FileReport { path, kind, bytes, rows, problems, note } = file;
+    CheckedFile { path: path.display().to_string(), kind: kind_name(kind).to_owned(), bytes, rows, problems, note }
+}
+
+fn repaired_file(file: wholegrain_store::repair::RepairedFile) -> RepairedFile {
+    RepairedFile {
+        path: file.path.display().to_string(),
+        kind: kind_name(file.kind).to_owned(),
+        problem: file.problem,
+        rows: file.rows,
+        kept: file.kept,
+        damaged_copy: file.damaged_copy.map(|path| path.display().to_string()),
+        note: file.note,
     }
 }

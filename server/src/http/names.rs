@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use wholegrain_api::NameList;
 use wholegrain_query::names::NameSearch;
 
 use super::jobs::only_user;
@@ -36,5 +36,5 @@ pub(super) async fn names(
         }
     };
     let found: Result<Vec<String>, ApiError> = read::run_until_abandoned(&metrics, search).await?;
-    Ok(Json(json!({ "names": found? })).into_response())
+    Ok(Json(NameList { names: found? }).into_response())
 }

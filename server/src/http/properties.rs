@@ -8,9 +8,12 @@ use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use wholegrain_model::{Interval, Pattern, Timestamp};
+use serde_json::Value;
+use wholegrain_api::{
+    PropertyChange, PropertyHistory, PropertyName, PropertySettings, PropertyValue, SensorProperties, SetProperties,
+    SetPropertiesOf, SetPropertiesResult, UnsetPropertiesResult, UtcTime,
+};
+use wholegrain_model::{Interval, Pattern};
 use wholegrain_store::{
     Property, PropertyOrigins, PropertySetting, RetentionRule, RuleInForce, SensorSetting, Store, StoreError,
 };
@@ -89,23 +92,37 @@ pub(super) async fn show(
 }
 
 fn row(explained: &PropertyOrigins, rules: &[RuleInForce], first: bool, sink: &mut BodySink) -> io::Result<()> {
-    let mut row = json!({ "path": *explained.info.path, "agent": *explained.info.agent });
-    for (name, property) in Property::ALL {
-        let set = explained.set[property as usize].as_ref();
-        row[name] = match set {
-            None => json!({ "value": explained.value(property) }),
-            Some(set) => json!({
-                "value": explained.value(property), "sent": explained.sent(property), "pattern": set.pattern, "who": set.who,
-                "time": Timestamp(set.at).to_string(),
-            }),
-        };
-    }
-    row["ttl"] = match rules.iter().find(|rule| rule.rule.pattern.matches(&explained.info.path)) {
-        None => json!({ "value": FOREVER }),
-        Some(RuleInForce { rule, set: None }) => json!({ "value": kept(rule), "pattern": rule.pattern }),
-        Some(RuleInForce { rule, set: Some((who, at)) }) => {
-            json!({ "value": kept(rule), "pattern": rule.pattern, "who": who, "time": Timestamp(*at).to_string() })
+    let value = |property: Property| {
+        let value = explained.value(property);
+        match &explained.set[property as usize] {
+            None => PropertyValue { value, ..PropertyValue::default() },
+            Some(set) => PropertyValue {
+                value,
+                sent: Some(explained.sent(property)),
+                pattern: Some(set.pattern.clone()),
+                who: Some(set.who.clone()),
+                time: Some(UtcTime(set.at)),
+            },
         }
+    };
+    let row = SensorProperties {
+        path: explained.info.path.to_string(),
+        agent: explained.info.agent.to_string(),
+        unit: value(Property::Unit),
+        scale: value(Property::Scale),
+        kind: value(Property::Kind),
+        description: value(Property::Description),
+        interval: value(Property::Interval),
+        ttl: match rules.iter().find(|rule| rule.rule.pattern.matches(&explained.info.path)) {
+            None => PropertyValue { value: FOREVER.into(), ..PropertyValue::default() },
+            Some(RuleInForce { rule, set }) => PropertyValue {
+                value: kept(rule).into(),
+                sent: None,
+                pattern: Some(rule.pattern.to_string()),
+                who: set.as_ref().map(|(who, _)| who.clone()),
+                time: set.as_ref().map(|(_, at)| UtcTime(*at)),
+            },
+        },
     };
     sink.write_all(if first { b"" } else { b",\n" })?;
     serde_json::to_writer(&mut *sink, &row)?;
@@ -128,28 +145,31 @@ pub(super) async fn settings(
         let _place = place;
         let mut rows = settings_of(&api);
         retain_seen(&api, &bearer, &mut rows, is_gone);
-        Json(json!({ "settings": rows })).into_response()
+        Json(PropertySettings { settings: rows }).into_response()
     })
     .await
 }
 
 /// Removes rows with a `pattern` that the user may not see.
-fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>, is_gone: &dyn Fn() -> bool) {
+fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<PropertyChange>, is_gone: &dyn Fn() -> bool) {
     if let Some(user) = only_user(bearer) {
         let mut view = UserVisibility::new(api, user, is_gone);
-        rows.retain(|row| row["pattern"].as_str().is_some_and(|pattern| view.sees_pattern(pattern)));
+        rows.retain(|row| view.sees_pattern(&row.pattern));
     }
 }
 
-fn settings_of(api: &Api) -> Vec<Value> {
-    let mut rows: Vec<Value> = api.store.property_settings().iter().map(|setting| told(setting)).collect();
+fn settings_of(api: &Api) -> Vec<PropertyChange> {
+    let mut rows: Vec<PropertyChange> = api.store.property_settings().iter().map(|setting| change(setting)).collect();
     // The rule that was set last comes first.
     for RuleInForce { rule, set } in api.store.retention_rules().iter().rev() {
         if let Some((who, at)) = set {
-            let time = Timestamp(*at).to_string();
-            rows.push(
-                json!({ "pattern": rule.pattern, "property": "ttl", "value": kept(rule), "who": who, "time": time }),
-            );
+            rows.push(PropertyChange {
+                pattern: rule.pattern.to_string(),
+                property: PropertyName::Ttl,
+                value: Some(kept(rule).into()),
+                who: who.clone(),
+                time: UtcTime(*at),
+            });
         }
     }
     rows
@@ -168,15 +188,20 @@ pub(super) async fn history(
     }
     let pattern = patterns.pop();
     let (place, metrics) = (super::read::place(&api, &bearer).await?, api.metrics.clone());
-    let read = move |is_gone: &dyn Fn() -> bool| -> Result<Vec<Value>, StoreError> {
+    let read = move |is_gone: &dyn Fn() -> bool| -> Result<Vec<PropertyChange>, StoreError> {
         let _place = place;
         let set = api.store.property_history(pattern.as_ref(), limit)?;
-        let mut rows: Vec<(u64, Value)> = set.iter().map(|setting| (setting.number, told(setting))).collect();
+        let mut rows: Vec<(u64, PropertyChange)> =
+            set.iter().map(|setting| (setting.number, change(setting))).collect();
         let key = pattern.as_ref().map(Pattern::as_str);
         for entry in api.store.registry().history(RETENTION, key, limit)? {
-            let (value, time) = (entry.value.as_ref().map(|value| &value["keep"]), Timestamp(entry.at).to_string());
-            let row =
-                json!({ "pattern": entry.key, "property": "ttl", "value": value, "who": entry.who, "time": time });
+            let row = PropertyChange {
+                pattern: entry.key,
+                property: PropertyName::Ttl,
+                value: entry.value.map(|mut value| value["keep"].take()),
+                who: entry.who,
+                time: UtcTime(entry.at),
+            };
             rows.push((entry.number, row));
         }
         rows.sort_by_key(|(number, _)| *number);
@@ -185,18 +210,27 @@ pub(super) async fn history(
         Ok(rows)
     };
     let rows = run_until_abandoned(&metrics, read).await?;
-    Ok(Json(json!({ "history": rows.map_err(refused)? })).into_response())
+    Ok(Json(PropertyHistory { history: rows.map_err(refused)? }).into_response())
 }
 
-fn told(setting: &PropertySetting) -> Value {
-    let PropertySetting { pattern, property, value, who, at, .. } = setting;
-    json!({ "pattern": pattern, "property": property, "value": value, "who": who, "time": Timestamp(*at).to_string() })
+fn change(setting: &PropertySetting) -> PropertyChange {
+    PropertyChange {
+        pattern: setting.pattern.clone(),
+        property: name(setting.property),
+        value: setting.value.clone(),
+        who: setting.who.clone(),
+        time: UtcTime(setting.at),
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PropertiesRequest {
-    settings: Vec<Value>,
+fn name(property: Property) -> PropertyName {
+    match property {
+        Property::Unit => PropertyName::Unit,
+        Property::Scale => PropertyName::Scale,
+        Property::Kind => PropertyName::Kind,
+        Property::Description => PropertyName::Description,
+        Property::Interval => PropertyName::Interval,
+    }
 }
 
 /// Sets properties by pattern.
@@ -213,7 +247,7 @@ pub(super) async fn set(
     let (settings, ages) = wanted(&api.store, &body)?;
     let (store, who) = (api.store.clone(), bearer.name.clone());
     let what = summary(&settings, &ages);
-    let done = tokio::task::spawn_blocking(move || -> Result<Value, StoreError> {
+    let done = tokio::task::spawn_blocking(move || -> Result<SetPropertiesResult, StoreError> {
         let report = if dry {
             store.try_properties(&settings, only_new)?
         } else {
@@ -224,7 +258,7 @@ pub(super) async fn set(
         }
         let count = |setting: &SensorSetting| store.count_sensors(&setting.pattern);
         let counts: Option<Vec<u64>> = (settings.len() <= COUNTED_MAX).then(|| settings.iter().map(count).collect());
-        Ok(json!({ "set": report.set + ages.len() as u64, "same": report.same, "sensors": counts }))
+        Ok(SetPropertiesResult { set: report.set + ages.len() as u64, same: report.same, sensors: counts })
     });
     let done = done.await.map_err(|error| ApiError::internal(format!("setting properties failed: {error}")))?;
     if !dry {
@@ -238,20 +272,24 @@ type StalenessRules = Vec<(Pattern, Option<Interval>)>;
 /// Checks the settings of a request's body, retentions included.
 fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, StalenessRules), ApiError> {
     const WANTED: &str = r#"settings are wanted, such as {"settings": [{"pattern": "/lrz/**/power", "unit": "W"}]}"#;
-    let body: PropertiesRequest =
+    let body: SetProperties<Value> =
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("{error}; {WANTED}")))?;
     let (mut settings, mut ages) = (Vec::with_capacity(body.settings.len()), StalenessRules::new());
-    for (number, mut value) in (1..).zip(body.settings) {
+    for (number, value) in (1..).zip(body.settings) {
         let wrong = |reason: String| ApiError::bad_request(format!("setting {number}: {reason}"));
-        let known = ["pattern", "unit", "scale", "kind", "description", "interval", "ttl"];
+        let known: Vec<&str> = ["pattern"].into_iter().chain(PropertyName::ALL.map(PropertyName::name)).collect();
         if let Some(unknown) = value.as_object().and_then(|of| of.keys().find(|key| !known.contains(&key.as_str()))) {
             return Err(wrong(wholegrain_model::config::unknown("property", unknown, &known)));
         }
-        let ttl = value.as_object_mut().and_then(|of| of.remove("ttl")).filter(|ttl| !ttl.is_null());
-        let setting: SensorSetting = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+        let SetPropertiesOf { pattern, unit, scale, kind, description, interval, ttl } =
+            serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+        let pattern = Pattern::new(pattern).map_err(|error| wrong(format!("pattern: {error}")))?;
+        let interval = interval.as_deref().map(Interval::parse).transpose();
+        let interval = interval.map_err(|error| wrong(format!("interval: {error}")))?;
+        let setting = SensorSetting { pattern, unit, scale, kind, description, interval };
         setting.check().map_err(|reason| wrong(format!("{}: {reason}", setting.pattern)))?;
         if let Some(ttl) = &ttl {
-            let raw = match ttl.as_str().unwrap_or_default() {
+            let raw = match ttl.as_str() {
                 FOREVER => None,
                 text => Some(Interval::parse(text).map_err(|error| wrong(format!("ttl: {error}, or {FOREVER}")))?),
             };
@@ -293,7 +331,7 @@ pub(super) async fn unset(
     let (Some(pattern), true) = (patterns.pop(), patterns.is_empty()) else {
         return Err(ApiError::bad_request("one pattern at a time is unset; give `pattern` once"));
     };
-    let known: Vec<&str> = Property::ALL.iter().map(|(name, _)| *name).chain(["ttl"]).collect();
+    let known = PropertyName::ALL.map(PropertyName::name);
     let property = params.read("property", |text| {
         if known.contains(&text) {
             Ok(text.to_owned())
@@ -317,7 +355,7 @@ pub(super) async fn unset(
     });
     let done = done.await.map_err(|error| ApiError::internal(format!("unsetting properties failed: {error}")))?;
     audit_change(&api, &bearer, peer.as_ref(), &what, done.is_ok());
-    Ok(Json(json!({ "unset": done.map_err(refused)? })).into_response())
+    Ok(Json(UnsetPropertiesResult { unset: done.map_err(refused)? }).into_response())
 }
 
 /// Errors of the store that the request causes are client errors, others server errors.

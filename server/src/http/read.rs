@@ -10,7 +10,8 @@ use std::time::Duration;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
-use wholegrain_model::{Kind, Pattern, Timestamp, Value, ValueType};
+use wholegrain_api::{Sensor, UtcTime};
+use wholegrain_model::{Pattern, Timestamp, Value};
 use wholegrain_query::Scale;
 use wholegrain_query::jobs::JobScope;
 use wholegrain_store::SensorInfo;
@@ -266,33 +267,19 @@ fn list(
     (headers, body).into_response()
 }
 
-#[derive(serde::Serialize)]
-struct SensorDocument<'a> {
-    path: &'a str,
-    unit: &'a str,
-    kind: Kind,
-    #[serde(rename = "type")]
-    value_type: ValueType,
-    scale: f64,
-    interval_ns: u64,
-    last_time: Option<String>,
-    description: &'a str,
-    agent: &'a str,
-}
-
 /// Writes one sensor; returns false, the next one's `first`.
 fn sensor(info: &SensorInfo, first: bool, sink: &mut BodySink) -> io::Result<bool> {
     sink.write_all(if first { b"" } else { b",\n" })?;
-    let sensor = SensorDocument {
-        path: &info.path,
-        unit: &info.unit,
+    let sensor = Sensor {
+        path: (&*info.path).into(),
+        unit: (&*info.unit).into(),
         kind: info.kind,
         value_type: info.value_type,
         scale: info.scale,
         interval_ns: info.interval_ns,
-        last_time: info.last_time.map(|time| Timestamp(time).to_string()),
-        description: &info.description,
-        agent: &info.agent,
+        last_time: info.last_time.map(UtcTime),
+        description: (&*info.description).into(),
+        agent: (&*info.agent).into(),
     };
     serde_json::to_writer(&mut *sink, &sensor)?;
     sink.relay()?;

@@ -9,6 +9,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use wholegrain_api::{NodeResponse, NodeResponses};
 
 use super::params::QueryParams;
 use super::serve::PeerAddress;
@@ -16,7 +17,7 @@ use super::{Api, ApiError};
 use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::Bearer;
 use crate::access::{Role, bearer_name};
-use crate::control::{NODES_MAX, NodeAnswer};
+use crate::control::NODES_MAX;
 
 pub(super) const RULES: &[&str] = &["try"];
 /// The largest rule, in bytes.
@@ -111,11 +112,11 @@ fn nodes(api: &Api, bearer: &Bearer, job: &str) -> Result<(String, Vec<String>),
     }
 }
 
-async fn ask(api: &Api, bearer: &Bearer, nodes: &[String], what: &Value) -> Vec<NodeAnswer> {
+async fn ask(api: &Api, bearer: &Bearer, nodes: &[String], what: &Value) -> Vec<NodeResponse> {
     api.broker.control.ask(&api.broker.subscriptions, bearer, nodes, what).await
 }
 
-fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<PeerAddress>>, what: &str, answers: &[NodeAnswer]) {
+fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<PeerAddress>>, what: &str, answers: &[NodeResponse]) {
     let failed = answers.iter().filter(|answer| answer.error.is_some()).count();
     let outcome = if failed == 0 { AuditOutcome::Ok } else { AuditOutcome::Refused };
     let what = format!("{what}; {} of {} nodes did it", answers.len() - failed, answers.len());
@@ -124,8 +125,8 @@ fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<PeerAddress>>, what:
 }
 
 /// 200 if every node succeeded, else 207 (RFC 4918, section 11.1).
-fn answered(job: &str, nodes: Vec<NodeAnswer>) -> Response {
+fn answered(job: &str, nodes: Vec<NodeResponse>) -> Response {
     let failed = nodes.iter().filter(|node| node.error.is_some()).count();
     let status = if failed == 0 { StatusCode::OK } else { StatusCode::MULTI_STATUS };
-    (status, Json(json!({ "job": job, "failed": failed, "nodes": nodes }))).into_response()
+    (status, Json(NodeResponses { job: job.to_owned(), failed: failed as u64, nodes })).into_response()
 }

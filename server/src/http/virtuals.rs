@@ -8,9 +8,16 @@ use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
-use wholegrain_model::{Pattern, Timestamp};
-use wholegrain_query::virtuals::{ChangeReport, Definition, DefinitionChange, ListedDefinition, VirtualError};
+use serde_json::Value;
+use wholegrain_api::{
+    ChangeDefinitions, DefinitionHistory, DefinitionHistoryEntry, DefinitionsChanged, VirtualDefinition, VirtualSensor,
+    VirtualSensorList,
+};
+use wholegrain_model::Pattern;
+use wholegrain_query::virtuals::{
+    ChangeReport, Definition, DefinitionChange, ListedDefinition, MissingOperands, VirtualError,
+};
+use wholegrain_store::registry::RegistryEntry;
 
 use super::guard::require;
 use super::jobs::only_user;
@@ -58,8 +65,8 @@ pub(super) async fn list(
             Some(user) => seen_by(&api, user, one, is_gone),
         };
         let all = api.space.virtuals().list();
-        let all: Vec<Value> = all.into_iter().filter(|one| chosen(one)).filter_map(seen).map(told).collect();
-        Json(json!({ "virtual": all })).into_response()
+        let definitions = all.into_iter().filter(|one| chosen(one)).filter_map(seen).map(virtual_sensor).collect();
+        Json(VirtualSensorList { definitions }).into_response()
     });
     listed.await
 }
@@ -92,10 +99,43 @@ fn seen_by(api: &Api, user: &str, mut one: ListedDefinition, is_gone: &dyn Fn() 
     Some(one)
 }
 
-fn told(one: ListedDefinition) -> Value {
-    let mut told = serde_json::to_value(&one).unwrap_or_default();
-    told["at"] = json!(Timestamp(one.at).to_string());
-    told
+fn virtual_sensor(one: ListedDefinition) -> VirtualSensor {
+    VirtualSensor {
+        definition: for_client(one.definition),
+        sensors: one.sensors as u64,
+        number: one.number,
+        at: wholegrain_api::UtcTime(one.at),
+        who: one.who,
+    }
+}
+
+fn for_client(definition: Definition) -> VirtualDefinition {
+    let Definition { path, expression, unit, description, interval, bridge, missing } = definition;
+    let missing = match missing {
+        MissingOperands::Gap => wholegrain_api::MissingOperands::Gap,
+        MissingOperands::Skip => wholegrain_api::MissingOperands::Skip,
+    };
+    VirtualDefinition { path, expression, unit, description, interval, bridge, missing }
+}
+
+fn from_client(definition: VirtualDefinition) -> Definition {
+    let VirtualDefinition { path, expression, unit, description, interval, bridge, missing } = definition;
+    let missing = match missing {
+        wholegrain_api::MissingOperands::Gap => MissingOperands::Gap,
+        wholegrain_api::MissingOperands::Skip => MissingOperands::Skip,
+    };
+    Definition { path, expression, unit, description, interval, bridge, missing }
+}
+
+fn changed(report: ChangeReport) -> DefinitionsChanged {
+    DefinitionsChanged {
+        added: report.added,
+        changed: report.changed,
+        removed: report.removed,
+        unchanged: report.unchanged as u64,
+        sensors: report.sensors.into_iter().map(|(path, count)| (path, count as u64)).collect(),
+        warnings: report.warnings,
+    }
 }
 
 /// Defines or redefines sensors; all or none.
@@ -118,7 +158,7 @@ pub(super) async fn check(
 ) -> Result<Response, ApiError> {
     require(&api, &bearer, peer.map(|Extension(PeerAddress(address))| address), Permission::Manage)?;
     let wanted = wanted(&body)?;
-    blocking(move || Ok(Json(api.space.virtuals().check(wanted).map_err(refusal)?).into_response())).await
+    blocking(move || Ok(Json(changed(api.space.virtuals().check(wanted).map_err(refusal)?)).into_response())).await
 }
 
 /// Removes definitions; all or none.
@@ -155,18 +195,18 @@ async fn change(
     blocking(move || {
         let done = api.space.virtuals().change(wanted, &who, now().0);
         let from = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
-        if let Ok(changed) = &done
-            && !changed.is_nothing()
+        if let Ok(report) = &done
+            && !report.is_nothing()
         {
             api.security.audit.always(AuditEntry::new(
                 AuditEvent::Manage,
                 AuditOutcome::Ok,
                 &who,
                 from,
-                &noted(changed),
+                &noted(report),
             ));
         }
-        Ok(Json(done.map_err(refusal)?).into_response())
+        Ok(Json(changed(done.map_err(refusal)?)).into_response())
     })
     .await
 }
@@ -189,27 +229,18 @@ fn noted(changed: &ChangeReport) -> String {
 /// A definition, a list of them, or `{"define": […], "remove": […], "force": false}`.
 fn wanted(body: &[u8]) -> Result<DefinitionChange, ApiError> {
     const WANTED: &str = r#"expected a definition, such as {"path": "/lab/*/ipc", "expression": "rate(<perf/instructions>) / rate(<perf/cycles>)", "unit": "1"}, or a list of them"#;
-    #[derive(serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Several {
-        #[serde(default)]
-        define: Vec<Definition>,
-        #[serde(default)]
-        remove: Vec<String>,
-        #[serde(default)]
-        force: bool,
-    }
     let bad = |error: serde_json::Error| ApiError::bad_request(format!("{error}; {WANTED}"));
     let value: Value = serde_json::from_slice(body).map_err(bad)?;
     if value.is_array() {
-        let define = serde_json::from_value(value).map_err(bad)?;
+        let define: Vec<VirtualDefinition> = serde_json::from_value(value).map_err(bad)?;
+        let define = define.into_iter().map(from_client).collect();
         return Ok(DefinitionChange { define, ..DefinitionChange::default() });
     }
     if value.get("define").is_some() || value.get("remove").is_some() {
-        let Several { define, remove, force } = serde_json::from_value(value).map_err(bad)?;
-        return Ok(DefinitionChange { define, remove, force });
+        let ChangeDefinitions { define, remove, force } = serde_json::from_value(value).map_err(bad)?;
+        return Ok(DefinitionChange { define: define.into_iter().map(from_client).collect(), remove, force });
     }
-    let define = vec![serde_json::from_value(value).map_err(bad)?];
+    let define = vec![from_client(serde_json::from_value(value).map_err(bad)?)];
     Ok(DefinitionChange { define, ..DefinitionChange::default() })
 }
 
@@ -239,13 +270,15 @@ pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
     blocking(move || {
         let entries = api.space.virtuals().history(path.as_deref(), limit.unwrap_or(HISTORY_LIMIT.1));
         let entries = entries.map_err(|error| ApiError::internal(error.to_string()))?;
-        let told = entries.into_iter().map(|entry| {
-            json!({
-                "path": entry.key, "number": entry.number, "at": Timestamp(entry.at).to_string(), "who": entry.who,
-                "definition": entry.value,
-            })
-        });
-        Ok(Json(json!({ "history": told.collect::<Vec<_>>() })).into_response())
+        let entry = |entry: RegistryEntry| {
+            let definition = entry.value.map(serde_json::from_value).transpose()?;
+            let (path, at) = (entry.key, wholegrain_api::UtcTime(entry.at));
+            Ok(DefinitionHistoryEntry { path, number: entry.number, at, who: entry.who, definition })
+        };
+        let history: Result<_, serde_json::Error> = entries.into_iter().map(entry).collect();
+        let history =
+            history.map_err(|error| ApiError::internal(format!("a stored definition is unreadable: {error}")))?;
+        Ok(Json(DefinitionHistory { history }).into_response())
     })
     .await
 }

@@ -6,96 +6,51 @@
 
 pub mod config;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde::Serialize;
+use wholegrain_api::{JobMetricTotal, JobStep, JobSummary, UtcTime};
 use wholegrain_model::job::STEPS_MAX;
 use wholegrain_model::{JobRecord, StepRecord};
 
 /// The most different devices that are named.
 const DEVICES_MAX: usize = 256;
 
-/// Over all nodes of a job.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct JobSummary {
-    pub allocations: u64,
-    /// CPUs that it may use, of the nodes that say.
-    pub cpus: u64,
-    /// How many nodes say.
-    pub cpus_nodes: u64,
-    /// Different names of devices given to it.
-    pub devices: BTreeSet<String>,
-    /// Devices on all nodes together.
-    pub devices_count: u64,
-    pub steps: Vec<JobStep>,
-    /// Steps that records or this summary had no room for.
-    pub steps_dropped: u64,
-    pub totals: BTreeMap<String, JobMetricTotal>,
-    /// Nodes whose agent did not see the end.
-    pub end_unseen: u64,
-}
-
-/// A step over the nodes that it was on.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct JobStep {
-    /// Its path below the job.
-    pub name: String,
-    /// When it began on the first of them, ns since the Unix epoch.
-    pub from: i64,
-    /// When it ended on the last; `None` while it runs on any.
-    pub to: Option<i64>,
-    pub nodes: u64,
-}
-
-/// A metric's totals over the nodes that have one.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct JobMetricTotal {
-    pub sum: f64,
-    pub min: f64,
-    pub max: f64,
-    pub nodes: u64,
-}
-
-impl JobSummary {
-    /// Takes one node's record.
-    pub fn add(&mut self, record: &JobRecord) {
-        self.allocations += 1;
-        if let Some(cpus) = record.cpus.as_deref().and_then(count_cpus) {
-            self.cpus += cpus;
-            self.cpus_nodes += 1;
-        }
-        self.devices_count += record.devices.len() as u64;
-        for device in &record.devices {
-            if self.devices.len() < DEVICES_MAX {
-                self.devices.insert(device.clone());
-            }
-        }
-        self.steps_dropped += record.steps_dropped;
-        record.steps.iter().for_each(|step| self.step(step));
-        for (name, value) in &record.totals {
-            let one = JobMetricTotal { sum: *value, min: *value, max: *value, nodes: 1 };
-            let total = self.totals.entry(name.clone()).and_modify(|total| {
-                total.sum += value;
-                total.min = total.min.min(*value);
-                total.max = total.max.max(*value);
-                total.nodes += 1;
-            });
-            total.or_insert(one);
-        }
-        self.end_unseen += u64::from(record.end_unseen);
+/// Adds one node's record to the summary of its job.
+pub fn add_to_summary(summary: &mut JobSummary, record: &JobRecord) {
+    summary.allocations += 1;
+    if let Some(cpus) = record.cpus.as_deref().and_then(count_cpus) {
+        summary.cpus += cpus;
+        summary.cpus_nodes += 1;
     }
-
-    fn step(&mut self, step: &StepRecord) {
-        if let Some(known) = self.steps.iter_mut().find(|known| known.name == step.name) {
-            known.from = known.from.min(step.from);
-            known.to = known.to.zip(step.to).map(|(a, b)| a.max(b));
-            known.nodes += 1;
-        } else if self.steps.len() < STEPS_MAX {
-            let StepRecord { name, from, to } = step.clone();
-            self.steps.push(JobStep { name, from, to, nodes: 1 });
-        } else {
-            self.steps_dropped += 1;
+    summary.devices_count += record.devices.len() as u64;
+    for device in &record.devices {
+        if summary.devices.len() < DEVICES_MAX {
+            summary.devices.insert(device.clone());
         }
+    }
+    summary.steps_dropped += record.steps_dropped;
+    record.steps.iter().for_each(|step| add_step(summary, step));
+    for (name, value) in &record.totals {
+        let one = JobMetricTotal { sum: *value, min: *value, max: *value, nodes: 1 };
+        let total = summary.totals.entry(name.clone()).and_modify(|total| {
+            total.sum += value;
+            total.min = total.min.min(*value);
+            total.max = total.max.max(*value);
+            total.nodes += 1;
+        });
+        total.or_insert(one);
+    }
+    summary.end_unseen += u64::from(record.end_unseen);
+}
+
+fn add_step(summary: &mut JobSummary, step: &StepRecord) {
+    if let Some(known) = summary.steps.iter_mut().find(|known| known.name == step.name) {
+        known.from = known.from.min(UtcTime(step.from));
+        known.to = known.to.zip(step.to).map(|(a, b)| a.max(UtcTime(b)));
+        known.nodes += 1;
+    } else if summary.steps.len() < STEPS_MAX {
+        let StepRecord { name, from, to } = step.clone();
+        summary.steps.push(JobStep { name, from: UtcTime(from), to: to.map(UtcTime), nodes: 1 });
+    } else {
+        summary.steps_dropped += 1;
     }
 }
 
@@ -132,13 +87,14 @@ mod tests {
             ..JobRecord::default()
         };
         let mut summary = JobSummary::default();
-        summary.add(&record(1.0, vec![step("step_0", 5, Some(9)), step("step_1", 10, Some(11))]));
-        summary.add(&record(3.0, vec![step("step_0", 4, Some(8)), step("step_1", 10, None)]));
-        summary.add(&JobRecord { end_unseen: true, ..JobRecord::default() });
+        add_to_summary(&mut summary, &record(1.0, vec![step("step_0", 5, Some(9)), step("step_1", 10, Some(11))]));
+        add_to_summary(&mut summary, &record(3.0, vec![step("step_0", 4, Some(8)), step("step_1", 10, None)]));
+        add_to_summary(&mut summary, &JobRecord { end_unseen: true, ..JobRecord::default() });
         assert_eq!((summary.allocations, summary.cpus, summary.cpus_nodes), (3, 4, 2));
         assert_eq!((summary.devices.len(), summary.devices_count, summary.end_unseen), (1, 2, 1));
         assert_eq!(summary.totals["cpu/usage"], JobMetricTotal { sum: 4.0, min: 1.0, max: 3.0, nodes: 2 });
-        let steps: Vec<_> = summary.steps.iter().map(|step| (step.from, step.to, step.nodes)).collect();
+        let steps: Vec<_> =
+            summary.steps.iter().map(|step| (step.from.0, step.to.map(|to| to.0), step.nodes)).collect();
         assert_eq!(steps, [(4, Some(9), 2), (10, None, 2)]);
     }
 }

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Value, json};
-use wholegrain_model::{Interval, Pattern, Unit, config};
+use wholegrain_api::SetPropertiesOf;
+use wholegrain_model::{Interval, Kind, Pattern, Unit, config};
 
 use super::{send, ttl};
 use crate::connection::Connection;
@@ -87,15 +87,15 @@ struct Sender<'a> {
     args: &'a ImportArgs,
     connection: &'a Connection,
     /// With their lines.
-    settings: Vec<(u64, Value)>,
+    settings: Vec<(u64, SetPropertiesOf)>,
     bytes: usize,
     set: u64,
     same: u64,
 }
 
 impl Sender<'_> {
-    fn add(&mut self, line: u64, setting: Value) -> Result<(), Failure> {
-        let bytes = setting.to_string().len() + 1;
+    fn add(&mut self, line: u64, setting: SetPropertiesOf) -> Result<(), Failure> {
+        let bytes = serde_json::to_vec(&setting).map_or(0, |text| text.len()) + 1;
         if self.settings.len() >= BATCH || self.bytes + bytes > BATCH_BYTES_MAX {
             self.flush()?;
         }
@@ -106,7 +106,8 @@ impl Sender<'_> {
 
     fn flush(&mut self) -> Result<(), Failure> {
         self.bytes = 0;
-        let (lines, settings): (Vec<u64>, Vec<Value>) = std::mem::take(&mut self.settings).into_iter().unzip();
+        let (lines, settings): (Vec<u64>, Vec<SetPropertiesOf>) =
+            std::mem::take(&mut self.settings).into_iter().unzip();
         let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Ok(()) };
         let done = send(self.connection, settings, self.args.dry_run, true).map_err(|failure| match failure {
             Failure::Usage(text) => Failure::Usage(format!(
@@ -125,7 +126,7 @@ impl Sender<'_> {
 /// Calls `found` for each line after the head: what it sets (`None`: nothing), or what is wrong with it.
 fn read(
     path: &Path,
-    mut found: impl FnMut(u64, Result<Option<Value>, String>) -> Result<(), Failure>,
+    mut found: impl FnMut(u64, Result<Option<SetPropertiesOf>, String>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
@@ -200,33 +201,47 @@ impl Head {
     }
 
     /// What a line sets; `None` when all its fields are empty.
-    fn setting(&self, text: &str) -> Result<Option<Value>, String> {
+    fn setting(&self, text: &str) -> Result<Option<SetPropertiesOf>, String> {
         let fields = fields(text, self.separator)?;
         if fields.len() != self.columns.len() {
             return Err(format!("has {} fields, the head has {}", fields.len(), self.columns.len()));
         }
-        let mut setting = json!({});
-        for (column, field) in
-            self.columns.iter().zip(&fields).filter(|(column, field)| !column.is_empty() && !field.is_empty())
-        {
-            setting[*column] = match *column {
-                "pattern" => json!(Pattern::new(field.as_str()).map_err(|error| error.to_string())?),
-                "unit" => json!(Unit::parse(field).map_err(|error| error.to_string())?.code()),
+        let mut setting = SetPropertiesOf::default();
+        let filled = self.columns.iter().zip(fields).filter(|(column, field)| !column.is_empty() && !field.is_empty());
+        let mut is_set = false;
+        for (column, field) in filled {
+            is_set |= *column != "pattern";
+            match *column {
+                "pattern" => {
+                    setting.pattern = Pattern::new(field.as_str()).map_err(|error| error.to_string())?.to_string();
+                }
+                "unit" => {
+                    let unit = Unit::parse(&field).map_err(|error| error.to_string())?;
+                    setting.unit = Some(unit.code().to_owned());
+                }
                 "scale" => match field.parse::<f64>() {
-                    Ok(scale) if scale.is_finite() && scale != 0.0 => json!(scale),
-                    _ => return Err(format!("scale {field:?}: a number that is finite and not 0 is wanted")),
+                    Ok(scale) if scale.is_finite() && scale != 0.0 => setting.scale = Some(scale),
+                    _ => return Err(format!("scale {field:?}: expected a finite number other than 0")),
                 },
-                "kind" if ["gauge", "counter"].contains(&field.as_str()) => json!(field),
-                "kind" => return Err(format!("kind {field:?}: gauge or counter is wanted")),
-                "interval" => json!(Interval::parse(field).map_err(|error| format!("interval {error}"))?),
-                "ttl" => json!(ttl(field).map_err(|error| format!("ttl {error}"))?),
-                _ => json!(field),
-            };
+                "kind" => {
+                    setting.kind = Some(match field.as_str() {
+                        "gauge" => Kind::Gauge,
+                        "counter" => Kind::Counter,
+                        _ => return Err(format!("kind {field:?}: expected gauge or counter")),
+                    });
+                }
+                "interval" => {
+                    let interval = Interval::parse(&field).map_err(|error| format!("interval {error}"))?;
+                    setting.interval = Some(interval.to_string());
+                }
+                "ttl" => setting.ttl = Some(ttl(&field).map_err(|error| format!("ttl {error}"))?),
+                _ => setting.description = Some(field),
+            }
         }
-        if setting["pattern"].is_null() {
+        if setting.pattern.is_empty() {
             return Err("names no sensor".to_owned());
         }
-        Ok(setting.as_object().is_some_and(|setting| setting.len() > 1).then_some(setting))
+        Ok(is_set.then_some(setting))
     }
 }
 
@@ -261,10 +276,20 @@ mod tests {
     fn heads_and_lines() {
         let head = Head::new("sensor,unit,kind,type,scale,wraps_at,interval_ns,description").unwrap();
         let setting = head.setting(r#"/a/b,"By",gauge,int,1024,,1000,"Free, ""unused"".""#).unwrap().unwrap();
-        let expected = json!({ "pattern": "/a/b", "unit": "By", "kind": "gauge", "scale": 1024.0, "description": "Free, \"unused\"." });
+        let expected = SetPropertiesOf {
+            pattern: "/a/b".into(),
+            unit: Some("By".into()),
+            kind: Some(Kind::Gauge),
+            scale: Some(1024.0),
+            description: Some("Free, \"unused\".".into()),
+            ..SetPropertiesOf::default()
+        };
         assert_eq!(setting, expected);
         let head = Head::new("pattern;ttl;Unit").unwrap();
-        assert_eq!(head.setting("**/x;30d;").unwrap(), Some(json!({ "pattern": "**/x", "ttl": "30d" })));
+        assert_eq!(
+            head.setting("**/x;30d;").unwrap(),
+            Some(SetPropertiesOf { pattern: "**/x".into(), ttl: Some("30d".into()), ..SetPropertiesOf::default() })
+        );
         assert_eq!(head.setting("**/x;;").unwrap(), None);
         for (line, part) in [
             ("/a;;kw", "did you mean `kW`?"),

@@ -5,15 +5,16 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::{Value, json};
-use wholegrain_model::Pattern;
-use wholegrain_query::virtuals::{Definition, DefinitionFile, LIBRARY};
+use serde::Serialize;
+use wholegrain_api::{ChangeDefinitions, MissingOperands, VirtualDefinition, paths};
+use wholegrain_model::{Interval, Pattern};
+use wholegrain_query::virtuals::{Definition, DefinitionFile, LIBRARY, MissingOperands as OperandsMissing};
 
-use super::{ANSWER_BYTES_MAX, VIRTUAL, definitions, done, write};
+use super::{definitions, print_change};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::style;
-use crate::table::Table;
+use crate::output::table::Table;
+use crate::output::{print, print_json_lines};
 
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -84,18 +85,30 @@ pub(super) fn apply(args: &ApplyArgs, open: impl FnOnce() -> Result<Connection, 
         Some(name) => DefinitionFile::of_library(name).map_err(usage)?,
         None => read(args.file.as_ref())?,
     };
-    let wanted = file.placed(args.at.as_deref(), &set).map_err(usage)?;
+    let wanted = file.placed(args.at.as_deref(), &set).map_err(usage)?.into_iter().map(for_request).collect();
     let server = open()?;
     let wanted = if args.library.is_some() { fitting(&server, wanted)? } else { wanted };
-    let mut body = json!({ "define": wanted, "force": args.force });
+    let mut remove = Vec::new();
     if args.prune {
         let kept: BTreeSet<&str> = wanted.iter().map(|definition| definition.path.as_str()).collect();
-        let there = definitions(&server, &[])?;
-        let gone = there.iter().filter_map(|one| one["path"].as_str()).filter(|path| !kept.contains(path));
-        body["remove"] = gone.collect();
+        let present = definitions(&server, &[])?;
+        remove =
+            present.into_iter().map(|one| one.definition.path).filter(|path| !kept.contains(path.as_str())).collect();
     }
-    let answer = if args.dry_run { server.post_json(VIRTUAL, &body)? } else { server.put_json(VIRTUAL, &[], &body)? };
-    done(&answer.read(ANSWER_BYTES_MAX)?, args.json, if args.dry_run { "would be " } else { "" })
+    let change = ChangeDefinitions { define: wanted, remove, force: args.force };
+    let request = if args.dry_run { server.post(paths::VIRTUAL) } else { server.put(paths::VIRTUAL) };
+    let changed = request.json(&change).send()?.json()?;
+    print_change(&changed, args.json, if args.dry_run { "would be " } else { "" })
+}
+
+/// A definition of a file as a request has it.
+fn for_request(definition: Definition) -> VirtualDefinition {
+    let Definition { path, expression, unit, description, interval, bridge, missing } = definition;
+    let missing = match missing {
+        OperandsMissing::Gap => MissingOperands::Gap,
+        OperandsMissing::Skip => MissingOperands::Skip,
+    };
+    VirtualDefinition { path, expression, unit, description, interval, bridge, missing }
 }
 
 fn read(path: Option<&PathBuf>) -> Result<DefinitionFile, Failure> {
@@ -114,13 +127,13 @@ fn read(path: Option<&PathBuf>) -> Result<DefinitionFile, Failure> {
 }
 
 /// Those of the library whose sensors are there; of the others it is said why they are left out.
-fn fitting(server: &Connection, wanted: Vec<Definition>) -> Result<Vec<Definition>, Failure> {
-    let mut fit: Vec<Definition> = Vec::new();
+fn fitting(server: &Connection, wanted: Vec<VirtualDefinition>) -> Result<Vec<VirtualDefinition>, Failure> {
+    let mut fit: Vec<VirtualDefinition> = Vec::new();
     let mut left_out = 0;
     for definition in wanted {
         let path = definition.path.clone();
         fit.push(definition);
-        match server.post_json(VIRTUAL, &json!({ "define": fit })) {
+        match server.post(paths::VIRTUAL).json(&fit).send() {
             Ok(_) => {}
             Err(Failure::Usage(said)) => {
                 fit.pop();
@@ -141,15 +154,24 @@ fn fitting(server: &Connection, wanted: Vec<Definition>) -> Result<Vec<Definitio
 /// Runs `export`.
 pub(super) fn export(args: &ExportArgs, server: &Connection) -> Result<(), Failure> {
     let all = definitions(server, &args.patterns)?;
-    let text = |value: &Value| value.as_str().map(quoted);
-    write(|out| {
-        writeln!(out, "# Virtual sensors; `wholegrain config virtual apply FILE` makes them what this says.")?;
+    print(|_, out| {
+        writeln!(out, "# Virtual sensors; `wholegrain config virtual apply FILE` applies them.")?;
         for one in &all {
+            let definition = &one.definition;
+            let length = |length: Option<Interval>| length.map(|length| length.to_string()).unwrap_or_default();
             writeln!(out, "\n[[virtual]]")?;
-            for key in ["path", "expression", "unit", "description", "interval", "bridge", "missing"] {
-                // What is the default anyway is left out.
-                if let Some(value) = text(&one[key]).filter(|_| one[key] != "gap") {
-                    writeln!(out, "{key} = {value}")?;
+            let is_default = definition.missing == MissingOperands::default();
+            for (key, value) in [
+                ("path", definition.path.clone()),
+                ("expression", definition.expression.clone()),
+                ("unit", definition.unit.clone()),
+                ("description", definition.description.clone()),
+                ("interval", length(definition.interval)),
+                ("bridge", length(definition.bridge)),
+                ("missing", if is_default { String::new() } else { definition.missing.name().to_owned() }),
+            ] {
+                if !value.is_empty() {
+                    writeln!(out, "{key} = {}", quoted(&value))?;
                 }
             }
         }
@@ -163,7 +185,7 @@ fn quoted(text: &str) -> String {
         return format!("'''\n{text}'''");
     }
     // JSON's escapes are TOML's too.
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 /// Runs `library`.
@@ -171,22 +193,34 @@ pub(super) fn library(args: &LibraryArgs) -> Result<(), Failure> {
     if let Some(name) = &args.name {
         DefinitionFile::of_library(name).map_err(Failure::Usage)?;
         let text = LIBRARY.iter().find(|(known, _)| known == name).map_or("", |(_, text)| text);
-        return write(|out| out.write_all(text.as_bytes()));
+        return print(|_, out| out.write_all(text.as_bytes()));
+    }
+    let files = LIBRARY.iter().map(|(name, _)| Ok((*name, DefinitionFile::of_library(name).map_err(Failure::Failed)?)));
+    let files: Vec<(&str, DefinitionFile)> = files.collect::<Result<_, Failure>>()?;
+    let paths =
+        |file: &DefinitionFile| -> Vec<String> { file.definitions.iter().map(|one| one.path.clone()).collect() };
+    if args.json {
+        return print_json_lines(files.iter().map(|(name, file)| LibraryFile {
+            library: name,
+            about: &file.about,
+            parameters: &file.parameters,
+            paths: paths(file),
+        }));
     }
     let mut table = Table::new(&["library", "sensors", "about"]);
-    let mut lines = Vec::new();
-    for (name, _) in LIBRARY {
-        let file = DefinitionFile::of_library(name).map_err(Failure::Failed)?;
-        let paths: Vec<&str> = file.definitions.iter().map(|written| written.path.as_str()).collect();
-        table.row(vec![(*name).to_owned(), paths.len().to_string(), file.about.clone()]);
-        lines.push(json!({ "library": name, "about": file.about, "parameters": file.parameters, "paths": paths }));
+    for (name, file) in &files {
+        table.row(vec![(*name).to_owned(), file.definitions.len().to_string(), file.about.clone()]);
     }
-    write(|out| {
-        if args.json {
-            return lines.iter().try_for_each(|line| writeln!(out, "{line}"));
-        }
-        table.write(style::on_stdout(), out)
-    })
+    print(|style, out| table.write(style, out))
+}
+
+/// A file of the library as `--json` prints it.
+#[derive(Serialize)]
+struct LibraryFile<'a, P> {
+    library: &'a str,
+    about: &'a str,
+    parameters: &'a P,
+    paths: Vec<String>,
 }
 
 #[cfg(test)]

@@ -6,19 +6,18 @@ use std::io::Write;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use wholegrain_api::{
+    ChangeDefinitions, DefinitionHistory, DefinitionsChanged, MissingOperands, VirtualDefinition, VirtualSensor,
+    VirtualSensorList, paths,
+};
 use wholegrain_model::{Interval, Pattern};
 
-use crate::connection::{ClientOption, Connection};
+use crate::client_file::ClientOption;
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
-use crate::output::Output;
-use crate::style;
-use crate::table::Table;
+use crate::output::table::Table;
+use crate::output::{print, print_json, print_json_lines};
 
-/// The most bytes of an answer.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// The route.
-const VIRTUAL: &str = "/api/v1/virtual";
 /// The sensors of a template that `show` names.
 const SENSORS_SHOWN: usize = 20;
 /// The longest expression in a table, in characters.
@@ -99,18 +98,16 @@ struct DefineArgs {
 }
 
 impl DefineArgs {
-    fn to_json(&self) -> Value {
-        let mut definition =
-            json!({ "path": self.path, "expression": self.expression, "unit": self.unit, "missing": self.missing });
-        if !self.description.is_empty() {
-            definition["description"] = json!(self.description);
+    fn definition(&self) -> VirtualDefinition {
+        VirtualDefinition {
+            path: self.path.clone(),
+            expression: self.expression.clone(),
+            unit: self.unit.clone(),
+            description: self.description.clone(),
+            interval: self.interval,
+            bridge: self.bridge,
+            missing: if self.missing == "skip" { MissingOperands::Skip } else { MissingOperands::Gap },
         }
-        for (name, length) in [("interval", self.interval), ("bridge", self.bridge)] {
-            if let Some(length) = length {
-                definition[name] = json!(length.to_string());
-            }
-        }
-        definition
     }
 }
 
@@ -166,18 +163,19 @@ pub fn run(args: &VirtualArgs, client: Option<&Path>) -> Result<(), Failure> {
     let open = || Connection::open(client);
     match &args.command {
         VirtualCommand::Define(define) => {
-            let answer = open()?.put_json(VIRTUAL, &[], &define.to_json())?.read(ANSWER_BYTES_MAX)?;
-            done(&answer, define.json, "")
+            let changed = open()?.put(paths::VIRTUAL).json(&define.definition()).send()?.json()?;
+            print_change(&changed, define.json, "")
         }
         VirtualCommand::Check(define) => {
-            let answer = open()?.post_json(VIRTUAL, &define.to_json())?.read(ANSWER_BYTES_MAX)?;
-            done(&answer, define.json, "would be ")
+            let changed = open()?.post(paths::VIRTUAL).json(&define.definition()).send()?.json()?;
+            print_change(&changed, define.json, "would be ")
         }
         VirtualCommand::List(list) => show_list(&open()?, list),
         VirtualCommand::Show(show) => show_one(&open()?, show),
         VirtualCommand::Remove(remove) => {
-            let body = json!({ "remove": remove.paths, "force": remove.force });
-            done(&open()?.put_json(VIRTUAL, &[], &body)?.read(ANSWER_BYTES_MAX)?, remove.json, "")
+            let (paths, force) = (remove.paths.clone(), remove.force);
+            let change = ChangeDefinitions { define: Vec::new(), remove: paths, force };
+            print_change(&open()?.put(paths::VIRTUAL).json(&change).send()?.json()?, remove.json, "")
         }
         VirtualCommand::History(history) => show_history(&open()?, history),
         VirtualCommand::Apply(args) => apply::apply(args, open),
@@ -186,54 +184,35 @@ pub fn run(args: &VirtualArgs, client: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// Says what was changed, or would be: what was done on standard error, the JSON on standard output.
-fn done(answer: &[u8], as_json: bool, would: &str) -> Result<(), Failure> {
-    let changed = object(answer)?;
-    for warning in strings(&changed["warnings"]) {
+/// Prints a change: as text on standard error, or as JSON on standard output.
+fn print_change(change: &DefinitionsChanged, as_json: bool, would: &str) -> Result<(), Failure> {
+    for warning in &change.warnings {
         eprintln!("Warning: {warning}");
     }
     if as_json {
-        return write(|out| out.write_all(answer).and_then(|()| writeln!(out)));
+        return print_json(change);
     }
-    for (key, what) in [("added", "defined"), ("changed", "redefined"), ("removed", "removed")] {
-        for path in strings(&changed[key]) {
-            let makes = match changed["sensors"][path].as_u64() {
+    for (paths, verb) in [(&change.added, "defined"), (&change.changed, "redefined"), (&change.removed, "removed")] {
+        for path in paths {
+            let count = match change.sensors.get(path) {
                 Some(1) if path.contains('*') => ", 1 sensor".to_owned(),
                 Some(count) if path.contains('*') => format!(", {count} sensors"),
                 _ => String::new(),
             };
-            eprintln!("{path}: {would}{what}{makes}");
+            eprintln!("{path}: {would}{verb}{count}");
         }
     }
-    if let Some(count) = changed["unchanged"].as_u64().filter(|count| *count > 0) {
-        eprintln!("{count} as before");
+    if change.unchanged > 0 {
+        eprintln!("{} unchanged", change.unchanged);
     }
     Ok(())
 }
 
-fn object(answer: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(answer)
-        .map_err(|error| Failure::Unreachable(format!("the answer of the server is not what was expected: {error}")))
-}
-
-fn strings(value: &Value) -> impl Iterator<Item = &str> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str)
-}
-
-fn write(write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<(), Failure> {
-    let mut out = Output::open(None)?;
-    write(&mut out).map_err(Failure::writing("standard output"))?;
-    out.finish()
-}
-
-/// The definitions that the server has.
-fn definitions(server: &Connection, patterns: &[Pattern]) -> Result<Vec<Value>, Failure> {
-    let parameters: Vec<_> = patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    let mut answer = object(&server.get(VIRTUAL, &parameters, false)?.read(ANSWER_BYTES_MAX)?)?;
-    match answer["virtual"].take() {
-        Value::Array(definitions) => Ok(definitions),
-        _ => Err(Failure::Unreachable("the answer of the server has no definitions".to_owned())),
-    }
+/// The definitions of the server.
+fn definitions(server: &Connection, patterns: &[Pattern]) -> Result<Vec<VirtualSensor>, Failure> {
+    let request = server.get(paths::VIRTUAL);
+    let request = patterns.iter().fold(request, |request, pattern| request.query("pattern", pattern));
+    Ok(request.send()?.json::<VirtualSensorList>()?.definitions)
 }
 
 fn none_there() -> Failure {
@@ -242,43 +221,57 @@ fn none_there() -> Failure {
     )
 }
 
+/// An expression on one line.
+fn on_one_line(expression: &str) -> String {
+    expression.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn show_list(server: &Connection, list: &ListArgs) -> Result<(), Failure> {
     let all = definitions(server, &list.patterns)?;
     if all.is_empty() {
         return Err(none_there());
     }
-    write(|out| {
-        if list.json {
-            return all.iter().try_for_each(|one| writeln!(out, "{one}"));
+    if list.json {
+        return print_json_lines(&all);
+    }
+    let mut table = Table::new(&["path", "unit", ">sensors", "by", "expression"]);
+    for VirtualSensor { definition, sensors, who, .. } in &all {
+        let expression = on_one_line(&definition.expression);
+        let mut shortened: String = expression.chars().take(EXPRESSION_SHOWN).collect();
+        if shortened.len() < expression.len() {
+            shortened.push('…');
         }
-        let mut table = Table::new(&["path", "unit", ">sensors", "by", "expression"]);
-        let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
-        for one in &all {
-            let expression: String = text(one, "expression").split_whitespace().collect::<Vec<_>>().join(" ");
-            let mut shown: String = expression.chars().take(EXPRESSION_SHOWN).collect();
-            if shown.len() < expression.len() {
-                shown.push('…');
-            }
-            table.row(vec![text(one, "path"), text(one, "unit"), one["sensors"].to_string(), text(one, "who"), shown]);
-        }
-        table.write(style::on_stdout(), out)
-    })
+        let (path, unit) = (definition.path.clone(), definition.unit.clone());
+        table.row(vec![path, unit, sensors.to_string(), who.clone(), shortened]);
+    }
+    print(|style, out| table.write(style, out))
 }
 
 fn show_one(server: &Connection, show: &ShowArgs) -> Result<(), Failure> {
     let pattern = Pattern::new(show.path.as_str()).map_err(|error| Failure::Usage(error.to_string()))?;
     let all = definitions(server, std::slice::from_ref(&pattern))?;
-    let one = all.iter().find(|one| one["path"] == show.path.as_str()).or(all.first()).ok_or_else(none_there)?;
+    let one = all.iter().find(|one| one.definition.path == show.path).or(all.first()).ok_or_else(none_there)?;
     if show.json {
-        return write(|out| writeln!(out, "{one}"));
+        return print_json_lines([one]);
     }
-    let of = one["path"].as_str().and_then(|path| Pattern::new(path).ok()).unwrap_or(pattern);
+    let definition = &one.definition;
+    let of = Pattern::new(definition.path.as_str()).unwrap_or(pattern);
     let sensors = crate::sensors::fetch(server, &[of])?;
-    write(|out| {
-        for key in ["path", "expression", "unit", "description", "interval", "bridge", "missing", "at", "who"] {
-            if let Some(value) = one[key].as_str() {
-                writeln!(out, "{key:<12} {}", value.replace('\n', "\n             "))?;
-            }
+    let length = |length: Option<Interval>| length.map(|length| length.to_string()).unwrap_or_default();
+    let lines = [
+        ("path", definition.path.clone()),
+        ("expression", definition.expression.clone()),
+        ("unit", definition.unit.clone()),
+        ("description", definition.description.clone()),
+        ("interval", length(definition.interval)),
+        ("bridge", length(definition.bridge)),
+        ("missing", definition.missing.name().to_owned()),
+        ("at", one.at.to_string()),
+        ("who", one.who.clone()),
+    ];
+    print(|_, out| {
+        for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
+            writeln!(out, "{name:<12} {}", value.replace('\n', "\n             "))?;
         }
         for (at, sensor) in sensors.iter().take(SENSORS_SHOWN).enumerate() {
             writeln!(out, "{:<12} {}", if at == 0 { "sensors" } else { "" }, sensor.path)?;
@@ -288,30 +281,23 @@ fn show_one(server: &Connection, show: &ShowArgs) -> Result<(), Failure> {
     })
 }
 
-fn show_history(server: &Connection, history: &HistoryArgs) -> Result<(), Failure> {
-    let mut parameters = vec![("limit", history.limit.to_string())];
-    parameters.extend(history.path.iter().map(|path| ("path", path.clone())));
-    let answer = object(&server.get("/api/v1/virtual/history", &parameters, false)?.read(ANSWER_BYTES_MAX)?)?;
-    let entries = answer["history"].as_array().filter(|entries| !entries.is_empty()).ok_or_else(none_there)?;
-    write(|out| {
-        if history.json {
-            return entries.iter().try_for_each(|one| writeln!(out, "{one}"));
-        }
-        let mut table = Table::new(&["at", "by", "path", "unit", "expression"]);
-        for one in entries {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let definition = &one["definition"];
-            let expression =
-                if definition.is_null() { "(removed)".to_owned() } else { text(&definition["expression"]) };
-            let expression = expression.split_whitespace().collect::<Vec<_>>().join(" ");
-            table.row(vec![
-                text(&one["at"]),
-                text(&one["who"]),
-                text(&one["path"]),
-                text(&definition["unit"]),
-                expression,
-            ]);
-        }
-        table.write(style::on_stdout(), out)
-    })
+fn show_history(server: &Connection, args: &HistoryArgs) -> Result<(), Failure> {
+    let request = server.get(paths::VIRTUAL_HISTORY).query("limit", args.limit);
+    let request = args.path.iter().fold(request, |request, path| request.query("path", path));
+    let DefinitionHistory { history } = request.send()?.json()?;
+    if history.is_empty() {
+        return Err(none_there());
+    }
+    if args.json {
+        return print_json_lines(&history);
+    }
+    let mut table = Table::new(&["at", "by", "path", "unit", "expression"]);
+    for entry in &history {
+        let (unit, expression) = match &entry.definition {
+            Some(definition) => (definition.unit.clone(), on_one_line(&definition.expression)),
+            None => (String::new(), "(removed)".to_owned()),
+        };
+        table.row(vec![entry.at.to_string(), entry.who.clone(), entry.path.clone(), unit, expression]);
+    }
+    print(|style, out| table.write(style, out))
 }

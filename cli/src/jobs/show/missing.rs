@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use wholegrain_model::Timestamp;
+use wholegrain_api::{JobAllocation, Sensor, UtcTime};
 use wholegrain_model::text::escaped;
 
-use super::super::list::duration;
-use super::{Allocation, Known, place};
-use crate::sensors::{self, Sensor};
+use super::records::JobRecords;
+use crate::output::values;
 
 /// Nodes that are named; of more their number is told.
 const NODES_NAMED_MAX: usize = 4;
@@ -21,26 +20,24 @@ const ALONE_NS_MIN: i64 = 600_000_000_000;
 const TASKS: &str = "tasks/";
 
 /// One line for each kind of value that is missing.
-pub fn of(known: &Known, sensors: &[&Sensor]) -> Vec<String> {
+pub fn of(records: &JobRecords, sensors: &[&Sensor<'_>]) -> Vec<String> {
     let mut last: BTreeMap<usize, i64> = BTreeMap::new();
     for sensor in sensors {
-        if let Some((index, rest)) = place(known, &sensor.path)
+        if let Some((index, rest)) = records.place(&sensor.path)
             && rest.starts_with(TASKS)
-            && let Some(time) = sensor.last_time.as_ref().and_then(sensors::instant)
+            && let Some(UtcTime(time)) = sensor.last_time
         {
             last.entry(index).and_modify(|last| *last = time.max(*last)).or_insert(time);
         }
     }
-    let mut lines = lines(&known.allocations, &last);
-    lines.extend(began_alone(&known.allocations));
+    let mut lines = lines(&records.details.allocations, &last);
+    lines.extend(began_alone(&records.details.allocations));
     lines
 }
 
 /// A node that says that the job began there long before it did on any other: the job's begin and length are by this node's word alone.
-fn began_alone(allocations: &[Allocation]) -> Option<String> {
-    let begin = |one: &Allocation| Timestamp::parse(&one.from, Timestamp(0)).ok().map(|time| time.0);
-    let mut begins: Vec<(i64, &str)> =
-        allocations.iter().filter_map(|one| Some((begin(one)?, one.node.as_str()))).collect();
+fn began_alone(allocations: &[JobAllocation]) -> Option<String> {
+    let mut begins: Vec<(i64, &str)> = allocations.iter().map(|one| (one.from.0, one.node.as_str())).collect();
     begins.sort_unstable();
     let [(first, node), (second, _), ..] = begins[..] else { return None };
     let alone = second.saturating_sub(first);
@@ -48,13 +45,13 @@ fn began_alone(allocations: &[Allocation]) -> Option<String> {
         format!(
             "the job began on {node} {} before it did on any other node: begin and length are by that node's agent alone, and so is what it adds \
              to the sums",
-            duration(alone)
+            values::duration(alone)
         )
     })
 }
 
 /// `last` is when the tasks of an allocation were last read.
-fn lines(allocations: &[Allocation], last: &BTreeMap<usize, i64>) -> Vec<String> {
+fn lines(allocations: &[JobAllocation], last: &BTreeMap<usize, i64>) -> Vec<String> {
     let ended = || allocations.iter().enumerate().filter(|(_, one)| one.to.is_some());
     let bare: Vec<&str> =
         ended().filter(|(_, one)| !one.totals.contains_key(TOTAL)).map(|(_, one)| one.node.as_str()).collect();
@@ -76,14 +73,14 @@ fn lines(allocations: &[Allocation], last: &BTreeMap<usize, i64>) -> Vec<String>
     lines.extend(late.into_iter().map(|(reason, (unread, node))| {
         format!(
             "tasks/* were last read up to {} before the end (on {node}), and what was used after that is not known: {reason}",
-            duration(unread)
+            values::duration(unread)
         )
     }));
     lines
 }
 
 /// Why the record lacks what a job's processes used between the last sample and their end.
-fn reason(one: &Allocation) -> String {
+fn reason(one: &JobAllocation) -> String {
     match &one.tasks_missing {
         Some(reason) => escaped(reason).into_owned(),
         None if one.end_unseen => "the agent was away at the end".to_owned(),
@@ -92,9 +89,8 @@ fn reason(one: &Allocation) -> String {
 }
 
 /// How long before its end an allocation's tasks were last read, and its node.
-fn unread(one: &Allocation, last: i64) -> Option<(i64, &str)> {
-    let to = Timestamp::parse(one.to.as_deref()?, Timestamp(0)).ok()?;
-    let unread = to.0.checked_sub(last).filter(|unread| *unread >= UNREAD_NS_MIN)?;
+fn unread(one: &JobAllocation, last: i64) -> Option<(i64, &str)> {
+    let unread = one.to?.0.checked_sub(last).filter(|unread| *unread >= UNREAD_NS_MIN)?;
     Some((unread, one.node.as_str()))
 }
 
@@ -108,19 +104,26 @@ fn named(nodes: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_model::Timestamp;
+
     use super::*;
 
-    fn allocation(node: &str, to: Option<&str>, totals: &[&str]) -> Allocation {
+    fn time(text: &str) -> UtcTime {
+        Timestamp::parse(text, Timestamp(0)).unwrap().into()
+    }
+
+    fn allocation(node: &str, to: Option<&str>, totals: &[&str]) -> JobAllocation {
         let totals: BTreeMap<&str, f64> = totals.iter().map(|name| (*name, 1.0)).collect();
         let value = serde_json::json!({
-            "node": node, "prefix": "/lab", "level": "1", "from": "2026-01-31T10:00:00Z", "to": to, "totals": totals,
+            "job": "1", "manager": "slurm", "owner": "", "node": node, "prefix": "/lab", "level": "1", "from": "2026-01-31T10:00:00Z",
+            "to": to, "totals": totals, "devices": [], "end_unseen": false, "steps": [], "steps_dropped": 0, "revision": 1,
         });
         serde_json::from_value(value).unwrap()
     }
 
     #[test]
     fn a_node_that_begins_long_before_the_others_is_named() {
-        let at = |node: &str, from: &str| Allocation { from: from.to_owned(), ..allocation(node, None, &[]) };
+        let at = |node: &str, from: &str| JobAllocation { from: time(from), ..allocation(node, None, &[]) };
         let (noon, later) = (at("n1", "2026-01-31T12:00:00Z"), at("n2", "2026-01-31T12:09:59Z"));
         assert_eq!(began_alone(std::slice::from_ref(&noon)), None);
         assert_eq!(began_alone(&[noon.clone(), later.clone()]), None);
@@ -154,7 +157,7 @@ mod tests {
         let found = lines(&[away, untold.clone(), untold, known], &late);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].ends_with(": it is so") && found[1].ends_with(": the agent was away at the end"), "{found:?}");
-        let many: Vec<Allocation> = (1..=6).map(|n| allocation(&format!("n{n}"), end, &[])).collect();
+        let many: Vec<JobAllocation> = (1..=6).map(|n| allocation(&format!("n{n}"), end, &[])).collect();
         assert!(lines(&many, &BTreeMap::new())[0].starts_with("no totals from n1 n2 n3 n4 and 2 more: "));
     }
 }

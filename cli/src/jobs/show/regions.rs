@@ -2,36 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::readings::Readings;
+use super::report::Region;
 use crate::failure::Failure;
 
 /// The most marks that are read.
 const MARKS_MAX: u64 = 1_000_000;
 
-/// A region over all nodes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Region {
-    pub region: String,
-    /// How often it was begun.
-    pub count: u64,
-    /// Time within it, summed over the nodes.
-    pub seconds: f64,
-    /// Nodes on which it was begun and had no end yet when the last mark came.
-    pub open: u64,
-    pub nodes: u64,
-}
-
 /// Time within one region on one node, from its marks in the order of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Clock {
+struct RegionClock {
     since: Option<i64>,
     count: u64,
     ns: i64,
 }
 
-impl Clock {
+impl RegionClock {
     fn mark(&mut self, time: i64, depth: Option<f64>) {
         match (self.since, depth) {
             (None, Some(depth)) if depth > 0.0 => {
@@ -51,14 +37,14 @@ impl Clock {
 
 /// All regions of the job.
 pub fn of(readings: &mut Readings<'_>) -> Result<Vec<Region>, Failure> {
-    let mut clocks: BTreeMap<String, Clock> = BTreeMap::new();
+    let mut clocks: BTreeMap<String, RegionClock> = BTreeMap::new();
     let mut marks = 0;
     readings.rows("region/**", &[("limit", MARKS_MAX.to_string())], |sensor, time, depth| {
         marks += 1;
         match clocks.get_mut(sensor) {
             Some(clock) => clock.mark(time, depth),
             None => {
-                let mut clock = Clock::default();
+                let mut clock = RegionClock::default();
                 clock.mark(time, depth);
                 clocks.insert(sensor.to_owned(), clock);
             }
@@ -70,7 +56,7 @@ pub fn of(readings: &mut Readings<'_>) -> Result<Vec<Region>, Failure> {
     Ok(sum(&clocks))
 }
 
-fn sum(clocks: &BTreeMap<String, Clock>) -> Vec<Region> {
+fn sum(clocks: &BTreeMap<String, RegionClock>) -> Vec<Region> {
     let mut regions: BTreeMap<String, Region> = BTreeMap::new();
     for (sensor, clock) in clocks {
         let Some((_, name)) = sensor.split_once("/region/") else { continue };
@@ -95,16 +81,16 @@ mod tests {
 
     #[test]
     fn time_runs_from_the_outermost_begin_to_its_end() {
-        let mut clock = Clock::default();
+        let mut clock = RegionClock::default();
         for (time, depth) in [(1, 1.0), (2, 2.0), (4, 1.0), (7, 0.0), (9, 0.0), (10, 1.0)] {
             clock.mark(time, Some(depth));
         }
-        assert_eq!(clock, Clock { since: Some(10), count: 2, ns: 6 });
+        assert_eq!(clock, RegionClock { since: Some(10), count: 2, ns: 6 });
         clock.mark(12, None);
         clock.mark(15, Some(0.0));
-        assert_eq!(clock, Clock { since: None, count: 2, ns: 6 }, "what a gap hides is not counted");
+        assert_eq!(clock, RegionClock { since: None, count: 2, ns: 6 }, "what a gap hides is not counted");
         let clocks = ["/a/job/1/region/solve", "/b/job/1/region/solve", "/b/job/1/region/in/put"]
-            .map(|path| (path.to_owned(), Clock { since: Some(1), count: 2, ns: 1_500_000_000 }));
+            .map(|path| (path.to_owned(), RegionClock { since: Some(1), count: 2, ns: 1_500_000_000 }));
         let regions = sum(&clocks.into());
         assert_eq!(regions.iter().map(|region| region.region.as_str()).collect::<Vec<_>>(), ["in/put", "solve"]);
         assert_eq!((regions[1].seconds, regions[1].count, regions[1].open, regions[1].nodes), (3.0, 4, 2, 2));

@@ -3,41 +3,41 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use wholegrain_model::Timestamp;
+use wholegrain_api::{JobAllocation, JobDetails, UtcTime};
 use wholegrain_model::text::escaped;
 
-use super::super::list::{duration, size};
-use super::{Allocation, Shown, Spread};
-use crate::shown;
-use crate::style::Style;
-use crate::table::{Table, width};
+use super::super::common::{length, owner};
+use super::report::{JobReport, ValueRange};
+use crate::output::style::Style;
+use crate::output::table::{Table, width};
+use crate::output::values;
 
 /// Names of nodes that are listed; of more their number is told.
 const NODES_SHOWN_MAX: usize = 16;
 /// Steps that are listed.
 const STEPS_SHOWN_MAX: usize = 32;
 
-fn instant(text: &str) -> String {
-    Timestamp::parse(text, Timestamp(0)).map_or_else(|_| text.to_owned(), |time| shown::time(time.0, 3))
+fn instant(time: UtcTime) -> String {
+    values::time(time.0, 3)
 }
 
 /// Writes everything.
-pub fn write(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
-    properties(shown, now, style, out)?;
-    steps(shown, now, style, out)?;
-    nodes(shown, style, out)?;
-    tasks(shown, style, out)?;
-    groups(shown, style, out)?;
-    if !shown.regions.is_empty() {
+pub fn write(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+    properties(report, now, style, out)?;
+    steps(report, now, style, out)?;
+    nodes(report, style, out)?;
+    tasks(report, style, out)?;
+    groups(report, style, out)?;
+    if !report.regions.is_empty() {
         heading("Regions", style, out)?;
         let mut table = Table::new(&["REGION", ">COUNT", ">TIME s", ">NODES"]);
-        for region in &shown.regions {
+        for region in &report.regions {
             let count = format!("{}{}", region.count, if region.open > 0 { " (open)" } else { "" });
             table.row(vec![region.region.clone(), count, format!("{:.3}", region.seconds), region.nodes.to_string()]);
         }
         table.write(style, out)?;
     }
-    for problem in &shown.problems {
+    for problem in &report.problems {
         writeln!(out, "\nnote: {problem}")?;
     }
     Ok(())
@@ -47,9 +47,9 @@ fn heading(text: &str, style: Style, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}", style.head(text))
 }
 
-fn properties(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
-    let (known, job, summary) = (&shown.known, &shown.known.job, &shown.known.summary);
-    let mut names: Vec<&str> = known.allocations.iter().map(|allocation| allocation.node.as_str()).collect();
+fn properties(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let JobDetails { job, runs, allocations, summary, damaged } = &report.records.details;
+    let mut names: Vec<&str> = allocations.iter().map(|allocation| allocation.node.as_str()).collect();
     names.sort_unstable();
     let more = names.len().saturating_sub(NODES_SHOWN_MAX);
     names.truncate(NODES_SHOWN_MAX);
@@ -69,24 +69,24 @@ fn properties(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io
     };
     let devices = match summary.devices_count {
         0 => String::new(),
-        count => format!("{count}: {}", summary.devices.join(" ")),
+        count => format!("{count}: {}", Vec::from_iter(summary.devices.iter().map(String::as_str)).join(" ")),
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     // Of a job that runs, what its readings come to so far.
-    let so_far = || shown.node_statistics.iter().filter_map(|node| node.cpu_s).reduce(|a, b| a + b);
+    let so_far = || report.node_statistics.iter().filter_map(|node| node.cpu_s).reduce(|a, b| a + b);
     let cpu_s = if job.to.is_some() { job.cpu_s } else { so_far() };
     let lines = [
         ("job", job.job.clone()),
         ("also", text(&job.also)),
         ("name", text(&job.name)),
-        ("user", job.owner()),
+        ("user", owner(job)),
         ("account", text(&job.account)),
         ("partition", text(&job.partition)),
         ("manager", job.manager.clone()),
-        ("state", job.state.clone()),
-        ("begin", instant(&job.from)),
-        ("end", job.to.as_deref().map(|to| format!("{}{unseen}", instant(to))).unwrap_or_default()),
-        ("duration", duration(job.span(now).1)),
+        ("state", job.state.name().to_owned()),
+        ("begin", instant(job.from)),
+        ("end", job.to.map(|to| format!("{}{unseen}", instant(to))).unwrap_or_default()),
+        ("duration", values::duration(length(job, now))),
         ("nodes", format!("{}: {}{more}", job.nodes, names.join(" "))),
         ("cpus", cpus),
         ("devices", devices),
@@ -95,20 +95,17 @@ fn properties(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io
             "memory peak",
             job.memory_peak
                 .filter(|_| job.to.is_some())
-                .map(|bytes| format!("{} on one node", size(bytes)))
+                .map(|bytes| format!("{} on one node", values::size(bytes)))
                 .unwrap_or_default(),
         ),
         (
             "other runs",
-            match known.runs.len() {
+            match runs.len() {
                 0 | 1 => String::new(),
                 runs => format!("{} of this id; --at TIME shows another", runs - 1),
             },
         ),
-        (
-            "damaged",
-            if known.damaged > 0 { format!("{} records could not be read", known.damaged) } else { String::new() },
-        ),
+        ("damaged", if *damaged > 0 { format!("{damaged} records could not be read") } else { String::new() }),
     ];
     let widest = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -117,39 +114,38 @@ fn properties(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io
     Ok(())
 }
 
-fn steps(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
-    let summary = &shown.known.summary;
+fn steps(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let summary = &report.records.details.summary;
     if summary.steps.is_empty() {
         return Ok(());
     }
     heading("Steps", style, out)?;
     let mut table = Table::new(&["STEP", "BEGIN", ">DURATION", ">NODES"]);
     for step in summary.steps.iter().take(STEPS_SHOWN_MAX) {
-        let time = |text: &str| Timestamp::parse(text, Timestamp(now)).map_or(now, |time| time.0);
-        let length = step.to.as_deref().map_or(now, time).saturating_sub(time(&step.from));
-        table.row(vec![step.name.clone(), instant(&step.from), duration(length), step.nodes.to_string()]);
+        let length = step.to.map_or(now, |to| to.0).saturating_sub(step.from.0);
+        table.row(vec![step.name.clone(), instant(step.from), values::duration(length), step.nodes.to_string()]);
     }
     table.write(style, out)?;
     let more = summary.steps.len().saturating_sub(STEPS_SHOWN_MAX) as u64 + summary.steps_dropped;
     if more > 0 { writeln!(out, "and {more} more") } else { Ok(()) }
 }
 
-fn spread(spread: Option<Spread>, show: impl Fn(f64) -> String) -> String {
+fn spread(spread: Option<ValueRange>, show: impl Fn(f64) -> String) -> String {
     spread.map_or_else(String::new, |one| [one.min, one.mean, one.max].map(show).join(" / "))
 }
 
-fn nodes(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
+fn nodes(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
     heading("Nodes (min / mean / max over the readings)", style, out)?;
     let heads = ["NODE", ">CPU s", ">CPUS IN USE", ">UTILISATION", ">MEMORY", ">PEAK", ">READ", ">WRITTEN", "AGENT"];
     let mut table = Table::new(&heads);
-    for node in &shown.node_statistics {
-        let bytes = |value: Option<f64>| value.map(size).unwrap_or_default();
+    for node in &report.node_statistics {
+        let bytes = |value: Option<f64>| value.map(values::size).unwrap_or_default();
         table.row(vec![
             node.node.clone(),
             node.cpu_s.map(|seconds| format!("{seconds:.3}")).unwrap_or_default(),
             spread(node.cpus_used, |value| format!("{value:.2}")),
             node.utilisation.map(|part| format!("{:.1} %", part * 100.0)).unwrap_or_default(),
-            spread(node.memory, size),
+            spread(node.memory, values::size),
             bytes(node.memory_peak),
             bytes(node.read_bytes),
             bytes(node.written_bytes),
@@ -160,9 +156,9 @@ fn nodes(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// What the processes of a job that has ended have used, as far as agents know it up to the end.
-fn tasks(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
-    let ended = || shown.known.allocations.iter().filter(|one| one.to.is_some());
-    let of_tasks = |one: &&Allocation| one.totals.keys().any(|name| name.starts_with("tasks/"));
+fn tasks(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let ended = || report.records.details.allocations.iter().filter(|one| one.to.is_some());
+    let of_tasks = |one: &&JobAllocation| one.totals.keys().any(|name| name.starts_with("tasks/"));
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, total) in ended().flat_map(|one| &one.totals).filter(|(name, _)| name.starts_with("tasks/")) {
         *sums.entry(name).or_default() += total;
@@ -171,7 +167,7 @@ fn tasks(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
     if sums.is_empty() {
         return Ok(());
     }
-    let (count, nodes) = (ended().filter(of_tasks).count(), shown.known.allocations.len());
+    let (count, nodes) = (ended().filter(of_tasks).count(), report.records.details.allocations.len());
     heading(
         &format!("Processes, up to their end (sums over {count} of {nodes} nodes; what is 0 is left out)"),
         style,
@@ -182,7 +178,7 @@ fn tasks(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
         let is_bytes = name.ends_with("_bytes") || name.ends_with("_chars");
         let is_time = name.ends_with("/total") || name.ends_with("/run");
         let shown = if is_bytes {
-            size(sum)
+            values::size(sum)
         } else if is_time {
             format!("{sum:.3} s")
         } else {
@@ -193,24 +189,24 @@ fn tasks(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
     table.write(style, out)
 }
 
-fn groups(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
+fn groups(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
     heading("Sensors and data quality", style, out)?;
-    if shown.sensors.is_empty() {
+    if report.sensors.is_empty() {
         return writeln!(out, "no sensors of this job are stored, or they are not yours");
     }
     let heads = ["GROUP", ">SENSORS", ">NODES", ">EVERY", ">REQUESTED", ">GOT", ">COVERED", ">MISSING", "LAST"];
     let mut table = Table::new(&heads);
-    for group in &shown.sensors {
+    for group in &report.sensors {
         table.row(vec![
             group.group.clone(),
             group.sensors.to_string(),
             group.nodes.to_string(),
-            shown::interval(group.interval_ns),
+            values::interval(group.interval_ns),
             group.requested.map(|count| count.to_string()).unwrap_or_default(),
             group.got.to_string(),
             group.covered.map(|covered| format!("{:.1} %", covered * 100.0)).unwrap_or_default(),
-            group.missing_ns.map(|ns| duration(ns as i64)).unwrap_or_default(),
-            group.last_seen.as_deref().map(instant).unwrap_or_default(),
+            group.missing_ns.map(|ns| values::duration(ns as i64)).unwrap_or_default(),
+            group.last_seen.map(instant).unwrap_or_default(),
         ]);
     }
     table.write(style, out)

@@ -1,6 +1,7 @@
 //! Numbers and times as people read them.
 
-use wholegrain_model::{Interval, Timestamp};
+use wholegrain_model::size::ByteSize;
+use wholegrain_model::{Interval, Kind, Timestamp};
 
 /// Digits of a number for people.
 const DIGITS: i32 = 6;
@@ -78,6 +79,47 @@ pub fn interval(ns: u64) -> String {
     if ns == 0 { "-".to_owned() } else { Interval::from_ns(ns).to_string() }
 }
 
+/// A length of time in its two largest units.
+pub fn duration(ns: i64) -> String {
+    const UNITS: [(&str, i64); 5] = [
+        ("d", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("min", 60_000_000_000),
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+    ];
+    let Some(at) = UNITS.iter().position(|(_, unit)| ns >= *unit) else { return "0s".to_owned() };
+    let (name, unit) = UNITS[at];
+    let whole = format!("{}{name}", ns / unit);
+    match UNITS.get(at + 1).filter(|(next, _)| *next != "ms") {
+        Some((next, smaller)) if ns % unit >= *smaller => format!("{whole}{}{next}", ns % unit / smaller),
+        _ => whole,
+    }
+}
+
+/// A size in bytes for people.
+pub fn size(bytes: f64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (bytes.max(0.0), 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { ByteSize(value as u64).to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
+}
+
+pub fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Gauge => "gauge",
+        Kind::Counter => "counter",
+    }
+}
+
+/// A part of a whole, in percent.
+pub fn percent(part: f64) -> String {
+    format!("{:.1}%", part * 100.0)
+}
+
 /// The present, by this machine's clock.
 pub fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -135,6 +177,29 @@ mod tests {
             (-5, "in the future"),
         ] {
             assert_eq!(ago(0, seconds * s), expected);
+        }
+    }
+
+    #[test]
+    fn lengths_and_sizes() {
+        const S: i64 = 1_000_000_000;
+        for (ns, expected) in [
+            (0, "0s"),
+            (-5, "0s"),
+            (S / 4, "250ms"),
+            (S + S / 2, "1s"),
+            (60 * S, "1min"),
+            (90 * S, "1min30s"),
+            (5400 * S + 5 * S, "1h30min"),
+            (86_400 * S * 3 + 60 * S, "3d"),
+        ] {
+            assert_eq!(duration(ns), expected);
+            assert!(Interval::parse(expected).is_ok(), "it can be written back");
+        }
+        for (bytes, expected) in
+            [(0.0, "0B"), (1023.0, "1023B"), (1536.0, "1.5KiB"), (f64::powi(1024.0, 5) * 3.0, "3.0PiB")]
+        {
+            assert_eq!(size(bytes), expected);
         }
     }
 }

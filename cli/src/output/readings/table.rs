@@ -6,9 +6,9 @@ use wholegrain_model::Value;
 use wholegrain_model::text::escaped;
 
 use super::Reading;
-use crate::shown;
-use crate::style::Style;
-use crate::table::width;
+use crate::output::style::Style;
+use crate::output::table::width;
+use crate::output::values;
 
 /// Rows held back to choose the widths.
 const ROWS_HELD_MAX: usize = 1000;
@@ -39,9 +39,9 @@ impl TableRows {
         let value = match reading.value {
             None => GAP.to_owned(),
             Some(Value::Int(value)) => value.to_string(),
-            Some(Value::Float(value)) => shown::float(value),
+            Some(Value::Float(value)) => values::float(value),
         };
-        self.decimals = self.decimals.max(shown::decimals_of(reading.time));
+        self.decimals = self.decimals.max(values::decimals_of(reading.time));
         let [sensor, unit] = [reading.sensor, reading.unit].map(|text| escaped(text).into_owned());
         self.held.push([sensor, String::new(), value, unit]);
         self.held_times.push(reading.time);
@@ -51,7 +51,7 @@ impl TableRows {
     pub fn settle(&mut self, out: &mut impl Write) -> io::Result<()> {
         let mut held = std::mem::take(&mut self.held);
         for (row, time) in held.iter_mut().zip(self.held_times.drain(..)) {
-            row[1] = shown::time(time, self.decimals);
+            row[1] = values::time(time, self.decimals);
             for (i, widest) in self.widths.iter_mut().enumerate() {
                 *widest = (*widest).max(width(&row[i]));
             }

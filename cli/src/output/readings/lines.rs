@@ -6,7 +6,7 @@ use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
 use super::Reading;
-use crate::shown;
+use crate::output::values;
 
 /// `sensor,time,value,unit`. Names hold neither comma nor quote nor line break, so they need no quotes.
 pub fn csv(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -19,7 +19,7 @@ pub fn value_exact(value: Option<Value>) -> String {
     match value {
         None => String::new(),
         Some(Value::Int(value)) => value.to_string(),
-        Some(Value::Float(value)) => shown::float_exact(value),
+        Some(Value::Float(value)) => values::float_exact(value),
     }
 }
 

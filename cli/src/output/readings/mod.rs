@@ -1,8 +1,8 @@
 //! Readings on their way out: out of record batches or live lines, into a table, CSV, JSON or Parquet.
 
+mod lines;
 mod parquet;
 mod table;
-mod text;
 
 use std::io::{self, Write};
 
@@ -13,11 +13,11 @@ use arrow_schema::{DataType, SchemaRef};
 use wholegrain_model::Value;
 use wholegrain_query::{UNIT_KEY, UNITS_KEY};
 
+pub use lines::value_exact;
 pub use parquet::ParquetRows;
 pub use table::TableRows;
-pub use text::value_exact;
 
-use crate::style::Style;
+use crate::output::style::Style;
 
 /// How readings are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -81,9 +81,9 @@ impl TextRows {
             TextRows::Table(table) => table.write(reading, out),
             TextRows::Csv { .. } => {
                 self.begin(out)?;
-                text::csv(reading, out)
+                lines::csv(reading, out)
             }
-            TextRows::Json => text::json(reading, out),
+            TextRows::Json => lines::json(reading, out),
         }
     }
 

@@ -1,34 +1,78 @@
-//! Where an answer goes: standard output, or a file that appears whole or not at all.
+//! Output: to standard output, or to a file that appears when it is complete; as a table, CSV or JSON.
+
+pub mod readings;
+pub mod style;
+pub mod table;
+pub mod values;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+use serde::Serialize;
 use wholegrain_server::path_owners::check_above_as_root;
 
 use crate::failure::Failure;
+use style::Style;
 
-/// Files with readings are their owner's and readable for the group, or less where the umask says so.
+/// The mode of files with readings: the group may read them; the umask may restrict it further.
 const FILE_MODE: u32 = 0o640;
+
+/// The format of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// Aligned columns, for people
+    Table,
+    /// Comma-separated values with a header
+    Csv,
+    /// One JSON object per line
+    Json,
+}
+
+/// Prints to standard output.
+pub fn print(write: impl FnOnce(Style, &mut Output) -> io::Result<()>) -> Result<(), Failure> {
+    let mut output = Output::open(None)?;
+    write(style::on_stdout(), &mut output).map_err(Failure::writing("standard output"))?;
+    output.finish()
+}
+
+/// Prints indented JSON to standard output.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print(|_, out| {
+        serde_json::to_writer_pretty(&mut *out, value)?;
+        writeln!(out)
+    })
+}
+
+/// Prints one JSON object per line to standard output.
+pub fn print_json_lines<T: Serialize>(values: impl IntoIterator<Item = T>) -> Result<(), Failure> {
+    print(|_, out| {
+        values.into_iter().try_for_each(|value| {
+            serde_json::to_writer(&mut *out, &value)?;
+            writeln!(out)
+        })
+    })
+}
 
 /// A destination.
 pub enum Output {
     /// Standard output.
     Stdout(BufWriter<Stdout>),
-    /// A file, written beside its final place until it is finished.
-    File(BufWriter<File>, Partial),
+    /// A file under a temporary name until it is finished.
+    File(BufWriter<File>, PartialFile),
 }
 
-/// A file that is not finished; removed when dropped before.
-pub struct Partial {
+/// An unfinished file; dropping it removes it.
+pub struct PartialFile {
     partial: PathBuf,
     path: PathBuf,
     finished: bool,
 }
 
 impl Output {
-    /// Opens the file, or standard output when none is named.
+    /// Opens the file, or standard output without one.
     pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Output::Stdout(BufWriter::new(io::stdout()))) };
         let mut name = path.file_name().map(ToOwned::to_owned).unwrap_or_default();
@@ -38,21 +82,21 @@ impl Output {
         check_above_as_root(path).map_err(Failure::Failed)?;
         name.push(format!(".{}.part", std::process::id()));
         let partial = path.with_file_name(name);
-        // What another process left under this name, or a link that somebody planted there, goes; the file is always a new one.
+        // Removes a file or a link under this name, so that the file is always a new one.
         let _ = std::fs::remove_file(&partial);
         let file =
             OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&partial).map_err(|error| {
                 Failure::Failed(format!("cannot create {} for --output: {error}", partial.display()))
             })?;
-        Ok(Output::File(BufWriter::new(file), Partial { partial, path: path.to_owned(), finished: false }))
+        Ok(Output::File(BufWriter::new(file), PartialFile { partial, path: path.to_owned(), finished: false }))
     }
 
-    /// Whether what is written appears on a terminal.
+    /// Whether the output goes to a terminal.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Output::Stdout(_)) && io::stdout().is_terminal()
     }
 
-    /// The destination's name for messages.
+    /// The name of the destination for messages.
     pub fn name(&self) -> String {
         match self {
             Output::Stdout(_) => "standard output".to_owned(),
@@ -60,7 +104,7 @@ impl Output {
         }
     }
 
-    /// Flushes, and puts a file into its place.
+    /// Flushes, and renames a file to its final name.
     pub fn finish(mut self) -> Result<(), Failure> {
         let name = self.name();
         self.flush().map_err(Failure::writing(&name))?;
@@ -73,7 +117,7 @@ impl Output {
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.finished {
             let _ = std::fs::remove_file(&self.partial);

@@ -1,13 +1,13 @@
-//! Aligned tables of text that is all there already.
+//! Tables in memory, printed as aligned text or as CSV.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use wholegrain_model::text::escaped;
+use wholegrain_model::text::{csv_field, escaped};
 
-use crate::style::Style;
+use super::style::Style;
 
-/// Columns with heads; numbers stand right.
+/// Rows below column heads.
 #[derive(Debug, Default)]
 pub struct Table {
     heads: Vec<&'static str>,
@@ -16,7 +16,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns; a head that begins with `>` stands right.
+    /// A head that begins with `>` aligns its column to the right.
     pub fn new(heads: &[&'static str]) -> Self {
         Self {
             heads: heads.iter().map(|head| head.trim_start_matches('>')).collect(),
@@ -25,33 +25,39 @@ impl Table {
         }
     }
 
-    /// Appends a row; missing cells are empty. Hidden characters are escaped.
-    pub fn row(&mut self, mut cells: Vec<String>) {
-        for cell in &mut cells {
-            if let Cow::Owned(shown) = escaped(cell) {
-                *cell = shown;
-            }
-        }
+    /// Appends a row; missing cells are empty.
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    /// Writes heads and rows, each column as wide as its widest cell; no blanks at the ends of lines.
+    /// Writes heads and rows as CSV.
+    pub fn write_csv(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", self.heads.join(","))?;
+        self.rows.iter().try_for_each(|row| {
+            let fields: Vec<String> = row.iter().map(|cell| csv_field(cell)).collect();
+            writeln!(out, "{}", fields.join(","))
+        })
+    }
+
+    /// Writes heads and rows as text: each column as wide as its widest cell, no blanks at the ends of lines, hidden characters escaped.
     pub fn write(&self, style: Style, out: &mut impl Write) -> io::Result<()> {
+        let rows: Vec<Vec<Cow<'_, str>>> =
+            self.rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
         let widths: Vec<usize> = (0..self.heads.len())
             .map(|i| {
-                let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
+                let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
                 cells.chain([width(self.heads[i])]).max().unwrap_or(0)
             })
             .collect();
-        let heads: Vec<String> = self.heads.iter().map(|head| (*head).to_owned()).collect();
+        let heads: Vec<Cow<'_, str>> = self.heads.iter().map(|head| (*head).into()).collect();
         writeln!(out, "{}", style.head(&self.line(&heads, &widths)))?;
-        self.rows.iter().try_for_each(|row| writeln!(out, "{}", self.line(row, &widths)))
+        rows.iter().try_for_each(|row| writeln!(out, "{}", self.line(row, &widths)))
     }
 
-    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+    fn line(&self, cells: &[Cow<'_, str>], widths: &[usize]) -> String {
         let mut line = String::new();
         for (i, column) in widths.iter().enumerate() {
-            let cell = cells.get(i).map_or("", String::as_str);
+            let cell = cells.get(i).map_or("", |cell| cell);
             let blanks = " ".repeat(column.saturating_sub(width(cell)));
             let gap = if i == 0 { "" } else { "  " };
             line.push_str(gap);
@@ -68,7 +74,7 @@ impl Table {
     }
 }
 
-/// Columns that a text takes on a terminal: its characters (names hold no control characters).
+/// The width of a text on a terminal: its characters (names have no control characters).
 pub fn width(text: &str) -> usize {
     text.chars().count()
 }

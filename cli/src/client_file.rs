@@ -1,0 +1,143 @@
+//! `client.toml`: the server's address, the trusted authority, the token, the agent's socket.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+use wholegrain_model::config::Document;
+
+use crate::failure::Failure;
+
+/// The option of those subcommands that ask somebody.
+#[derive(Debug, Args)]
+pub struct ClientOption {
+    /// The client.toml that says where the server is [default: the first of ./var/client.toml,
+    /// ~/.config/wholegrain/client.toml, /etc/wholegrain/client.toml] [env: WHOLEGRAIN_CLIENT]
+    #[arg(long = "client", id = "asked_client", global = true, value_name = "FILE")]
+    client: Option<PathBuf>,
+}
+
+impl ClientOption {
+    /// What is named here, or else what was named before the subcommand or in the environment.
+    pub fn or<'a>(&'a self, before: Option<&'a Path>) -> Option<&'a Path> {
+        self.client.as_deref().or(before)
+    }
+}
+
+/// `client.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientFile {
+    url: Option<String>,
+    token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    agent_socket: Option<PathBuf>,
+}
+
+/// `client.toml` with its paths resolved.
+#[derive(Debug)]
+pub struct ClientConfig {
+    /// The file it came from.
+    pub file: PathBuf,
+    /// The server.
+    pub url: Option<String>,
+    /// File with the bearer token.
+    pub token_file: Option<PathBuf>,
+    /// Certificates of the authority that is trusted, the only one.
+    pub ca: Option<PathBuf>,
+    /// Socket of the agent on this machine.
+    pub agent_socket: Option<PathBuf>,
+}
+
+impl ClientConfig {
+    /// Reads the file named, or the first one that is there; `None` when there is none and none was named.
+    pub fn find(named: Option<&Path>) -> Result<Option<Self>, Failure> {
+        if let Some(path) = named {
+            return Self::read(path).map(Some);
+        }
+        match places().into_iter().find(|path| path.exists()) {
+            Some(path) if path.is_relative() => {
+                check_owner(&path, "--client").and_then(|()| Self::read(&path)).map(Some)
+            }
+            Some(path) => Self::read(&path).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(path).map_err(|error| {
+            Failure::Failed(format!(
+                "cannot read {}: {error}; name another file with --client, or make one with `wholegrain init`",
+                path.display()
+            ))
+        })?;
+        let file: ClientFile = Document::new(&path.display().to_string(), &text)
+            .parse()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        let resolve = |path: Option<PathBuf>| path.map(|path| base.join(path));
+        Ok(Self {
+            file: path.to_owned(),
+            url: file.url,
+            token_file: resolve(file.token_file),
+            ca: resolve(file.ca),
+            agent_socket: resolve(file.agent_socket),
+        })
+    }
+}
+
+/// Refuses a file that was found and not named with `option`, and that another user could have written: it says where the token is sent
+/// to, or which files are written.
+pub fn check_owner(path: &Path, option: &str) -> Result<(), Failure> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
+    // SAFETY: it takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if (metadata.uid() == user || metadata.uid() == 0) && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{shown} belongs to another user, or others can write it, so it is not used; name it with {option} {shown} if you trust it"
+    )))
+}
+
+/// Where client.toml is looked for, in this order.
+pub fn places() -> Vec<PathBuf> {
+    let mut places = vec![PathBuf::from("var/client.toml")];
+    if let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+        places.push(PathBuf::from(home).join(".config/wholegrain/client.toml"));
+    }
+    places.push(PathBuf::from("/etc/wholegrain/client.toml"));
+    places
+}
+
+/// The message when there is no client.toml.
+pub fn nowhere() -> String {
+    let looked: Vec<String> = places().iter().map(|path| path.display().to_string()).collect();
+    format!(
+        "no client.toml says where the server is; looked for {}. Start a server here with `make up` (or `wholegrain up`), or name \
+         the file with --client FILE or in WHOLEGRAIN_CLIENT",
+        looked.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_count_from_the_file_and_mistakes_name_their_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("client.toml");
+        fs::write(&path, "url = \"https://h:1\"\ntoken_file = \"token\"\nca = \"/abs/ca.pem\"\n").unwrap();
+        let config = ClientConfig::find(Some(&path)).unwrap().unwrap();
+        assert_eq!(config.token_file, Some(dir.path().join("token")));
+        assert_eq!(config.ca, Some(PathBuf::from("/abs/ca.pem")));
+        fs::write(&path, "url = \"https://h:1\"\ntokn_file = \"token\"\n").unwrap();
+        let Err(Failure::Usage(text)) = ClientConfig::find(Some(&path)) else { panic!() };
+        assert!(text.contains("client.toml:2:1") && text.contains("did you mean `token_file`?"), "{text}");
+        assert!(matches!(ClientConfig::find(Some(&dir.path().join("none.toml"))), Err(Failure::Failed(_))));
+    }
+}
