@@ -54,7 +54,6 @@ struct HashArgs {
     user: Option<String>,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &AuthArgs) -> Result<(), Failure> {
     match &args.command {
         AuthCommand::User(args) => user::run(args),

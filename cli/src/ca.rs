@@ -64,7 +64,6 @@ struct AgentArgs {
     server: Option<String>,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &CaArgs) -> Result<(), Failure> {
     match &args.command {
         CaCommand::Agent(args) => agent(args),

@@ -26,7 +26,7 @@ impl ClientOption {
     }
 }
 
-/// `client.toml`.
+/// The keys of `client.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientFile {
@@ -41,7 +41,6 @@ struct ClientFile {
 pub struct ClientConfig {
     /// The file it came from.
     pub file: PathBuf,
-    /// The server.
     pub url: Option<String>,
     /// File with the bearer token.
     pub token_file: Option<PathBuf>,

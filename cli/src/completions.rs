@@ -35,7 +35,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct CompletionsArgs {
-    /// The shell
+    /// The shell to complete for
     #[arg(value_enum)]
     shell: KnownShell,
 }
@@ -48,7 +48,6 @@ enum KnownShell {
     Fish,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     let shell = match args.shell {
         KnownShell::Bash => "bash",

@@ -76,7 +76,6 @@ struct TimeLimits {
 }
 
 impl<'a> Request<'a> {
-    /// Adds a parameter.
     pub fn query(mut self, name: &str, value: impl Display) -> Self {
         let separator = if self.url.contains('?') { '&' } else { '?' };
         self.url.push_str(&format!("{separator}{}={}", encoded(name), encoded(&value.to_string())));

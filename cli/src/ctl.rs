@@ -65,7 +65,7 @@ pub struct CtlArgs {
 /// How an agent's answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CtlFormat {
-    /// Aligned, for people
+    /// Aligned columns, for people
     Table,
     /// As the agent wrote it
     Json,
@@ -79,7 +79,7 @@ enum CtlCommand {
     Sources,
     /// Its groups with intervals, ticks and lag
     Groups,
-    /// Its sensors
+    /// List the agent's sensors
     Sensors {
         /// Which sensors; all of them when none is given
         #[arg(value_name = "PATTERN")]
@@ -87,13 +87,13 @@ enum CtlCommand {
     },
     /// Newest values out of its memory, without the server
     Newest {
-        /// Which sensors
+        /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
     },
     /// Means over the last seconds out of its memory
     Average {
-        /// Which sensors
+        /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
         /// How far back, such as 10s or 1min
@@ -102,7 +102,7 @@ enum CtlCommand {
     },
     /// Values of the last minutes out of its memory
     History {
-        /// Which sensors
+        /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
         /// Start of the range, such as -30s; `wholegrain ctl --help` says how times are written
@@ -112,7 +112,7 @@ enum CtlCommand {
         #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
         to: String,
     },
-    /// Stop a source
+    /// Stop reading a source
     Stop {
         /// Its name, as `ctl sources` shows it
         source: String,
@@ -173,7 +173,6 @@ impl Request {
     }
 }
 
-/// Runs the subcommand.
 pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let request = args.command.request()?;

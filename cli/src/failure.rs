@@ -25,13 +25,13 @@ Exit codes:
 /// Why a command did not end with 0. The text says what was being done, to what, and what to do.
 #[derive(Debug)]
 pub enum Failure {
-    /// Exit code 1.
+    /// Nothing matched: exit code 1.
     NothingMatched(String),
-    /// Exit code 2.
+    /// A wrong request: exit code 2.
     Usage(String),
-    /// Exit code 3.
+    /// No response: exit code 3.
     Unreachable(String),
-    /// Exit code 4.
+    /// Another failure: exit code 4.
     Failed(String),
     /// Whoever read our output has stopped (`| head`): no message, exit code 0.
     ReaderGone,

@@ -47,7 +47,6 @@ pub struct InitArgs {
     http_port: u16,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &InitArgs) -> Result<(), Failure> {
     let options = InitOptions {
         agent: args.agent.clone(),

@@ -24,7 +24,6 @@ pub struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &ManArgs) -> Result<(), Failure> {
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();

@@ -48,7 +48,6 @@ impl Progress {
         bar.set_message(format!("{} rows", self.rows));
     }
 
-    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

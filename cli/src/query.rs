@@ -51,7 +51,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = after_help())]
 pub struct QueryArgs {
-    /// Which sensors
+    /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
     /// Start of the range, within it [default: -10m; with --job when the job began]
@@ -107,7 +107,6 @@ fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleVal
     clap::builder::PossibleValuesParser::new(names)
 }
 
-/// Runs the subcommand.
 pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let now = values::now();
@@ -301,7 +300,6 @@ fn copy(
     Ok(Copied { rows, warnings, notes })
 }
 
-/// Where batches go.
 enum Sink {
     Text { rows: TextRows, output: Output, units: Units, begun: bool },
     Parquet { rows: Box<ParquetRows<Output>>, units: Units },

@@ -35,7 +35,7 @@ pub struct SensorsArgs {
     /// Show the hierarchy as a tree
     #[arg(long, conflicts_with = "format")]
     tree: bool,
-    /// The output format
+    /// The format of the output
     #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
     format: ListFormat,
     #[command(flatten)]
@@ -47,7 +47,6 @@ pub struct SensorsArgs {
 /// The maximum of sensors in a page.
 const PAGE_SENSORS: usize = 100_000;
 
-/// Runs the subcommand.
 pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];

@@ -33,7 +33,7 @@ Examples:
 #[command(after_help = format!("{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct ServerArgs {
-    /// Its configuration
+    /// The configuration of the server
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,
     /// Only read the configuration, say what it means, and end

@@ -53,7 +53,7 @@ enum StoreCommand {
         /// Where the store is to lie; must be empty or not there
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
-        /// Write JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -67,7 +67,7 @@ struct WhereArgs {
     /// The server's configuration, which says where the store is
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -91,7 +91,6 @@ impl WhereArgs {
     }
 }
 
-/// Runs the subcommand.
 pub fn run(args: &StoreArgs) -> Result<(), Failure> {
     match &args.command {
         StoreCommand::Verify(place) => verify_store(place),

@@ -73,7 +73,6 @@ pub struct UpArgs {
     sensors_within: Interval,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let (this, agent_program) = programs(args)?;
     let defaults = InitOptions::default();

@@ -39,7 +39,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = format!("{PATTERNS}\n\n{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct WatchArgs {
-    /// Which sensors
+    /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
     /// How to write it
@@ -60,7 +60,7 @@ pub struct WatchArgs {
 enum LineFormat {
     /// Aligned columns with units, for people
     Table,
-    /// sensor,time,value,unit
+    /// One CSV line per reading: sensor,time,value,unit
     Csv,
     /// One JSON object a line
     Json,
@@ -74,7 +74,6 @@ enum Event {
     Interrupted,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let connection = Connection::open(client)?;

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const AGENT: &str = "n1";
 const SAMPLES: i64 = 60;
 const SECOND: i64 = 1_000_000_000;
-/// 2026-01-31T12:00:00Z.
+/// Equals 2026-01-31T12:00:00Z, in ns.
 const BEGIN: i64 = 1_769_860_800 * SECOND;
 const RANGE: [&str; 4] = ["--from", "2026-01-31T12:00:00Z", "--to", "2026-01-31T12:01:00Z"];
 

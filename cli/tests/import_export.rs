@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// 2026-01-31T12:00:00Z.
+/// Equals 2026-01-31T12:00:00Z, in s.
 const BEGIN: i64 = 1_769_860_800;
 const RANGE: [&str; 4] = ["--from", "2026-01-31T11:00:00Z", "--to", "2026-02-02T00:00:00Z"];
 

@@ -26,11 +26,9 @@ pub struct ServerOption {
 const PLACES: [&str; 3] =
     ["var/server/server.toml", "/etc/wholegrain/server.toml", "/etc/wholegrain/server/server.toml"];
 
-/// The server's files.
 pub struct ServerFiles {
     /// The server.toml that names them.
     pub config: PathBuf,
-    /// What it names.
     pub files: SecurityFiles,
 }
 
@@ -94,7 +92,6 @@ pub fn failed(error: FileError) -> Failure {
     }
 }
 
-/// The time now.
 pub fn now() -> Timestamp {
     let ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     Timestamp(i64::try_from(ns).unwrap_or(i64::MAX))

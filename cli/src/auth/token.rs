@@ -45,7 +45,7 @@ enum TokenCommand {
     Create(CreateArgs),
     /// List the tokens: ids, names, roles, never the tokens themselves
     List(ListArgs),
-    /// Revoke a token
+    /// Revoke a token at once
     Revoke(RevokeArgs),
 }
 
@@ -54,7 +54,7 @@ struct CreateArgs {
     /// Whose it is or what for
     #[arg(value_name = "NAME")]
     name: String,
-    /// What it allows
+    /// The role: what the token permits
     #[arg(long, value_enum)]
     role: RoleArg,
     /// When it ends: a length of time from now such as 90d, a date, or never
@@ -81,13 +81,13 @@ struct RevokeArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum RoleArg {
-    /// Everything
+    /// Reads, writes and administers everything
     Admin,
     /// Reads readings, metrics and status
     Support,
-    /// Reads readings
+    /// Reads readings and own jobs
     User,
-    /// Writes readings
+    /// Writes readings below its name
     Agent,
 }
 
@@ -102,7 +102,6 @@ impl From<RoleArg> for Role {
     }
 }
 
-/// Runs the subcommand.
 pub fn run(args: &TokenArgs) -> Result<(), Failure> {
     let create = match &args.command {
         TokenCommand::Create(create) => Some((create, expires(&create.expires, now())?)),

@@ -37,7 +37,7 @@ pub struct UserArgs {
 enum UserCommand {
     /// Add a user; the password is asked for, or one line of standard input
     Add(Name),
-    /// List the users
+    /// List users with their roles
     List(ListArgs),
     /// Remove a user and end its connections
     Remove(Name),
@@ -59,7 +59,6 @@ struct ListArgs {
     json: bool,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &UserArgs) -> Result<(), Failure> {
     if let UserCommand::Add(Name { name }) | UserCommand::Passwd(Name { name }) = &args.command {
         check(name)?;

@@ -40,7 +40,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ListArgs {
-    /// The installation's directory
+    /// The directory of the installation
     #[arg(long, default_value = "var", value_name = "DIR")]
     dir: PathBuf,
     /// One JSON object a line
@@ -85,10 +85,10 @@ pub struct ServerArgs {
 #[derive(Args)]
 #[command(after_help = format!("{REVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct RevokeArgs {
-    /// The agent's name
+    /// The name of the agent
     #[arg(value_name = "NAME")]
     name: String,
-    /// The installation's directory
+    /// The directory of the installation
     #[arg(long, default_value = "var", value_name = "DIR")]
     dir: PathBuf,
     /// Every certificate of that name, wherever it is, also later ones
@@ -104,21 +104,18 @@ fn files(option: &ServerOption, dir: &std::path::Path) -> Result<Option<ServerFi
     option.find_or(own.exists().then_some(own))
 }
 
-/// Runs `list`.
 pub fn list(args: &ListArgs) -> Result<(), Failure> {
     let server = files(&args.server, &args.dir)?;
     let revoked = server.as_ref().map(|server| server.files.revoked.as_path());
     print(&authority::list(&args.dir, revoked).map_err(failed)?, args.json, false)
 }
 
-/// Runs `show`.
 pub fn show(args: &ShowArgs) -> Result<(), Failure> {
     let server = args.server.find()?;
     let revoked = server.as_ref().map(|server| server.files.revoked.as_path());
     print(&authority::show(&args.file, revoked).map_err(failed)?, args.json, true)
 }
 
-/// Runs `server`.
 pub fn server(args: &ServerArgs) -> Result<(), Failure> {
     let path = authority::renew_server(&args.dir, &args.host, args.only).map_err(failed)?;
     let server = files(&args.server, &args.dir)?;
@@ -132,7 +129,6 @@ pub fn server(args: &ServerArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `revoke`.
 pub fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let Some(server) = files(&args.server, &args.dir)? else {
         return Err(Failure::Usage(format!(

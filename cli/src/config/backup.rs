@@ -46,7 +46,6 @@ struct BackupSummary<'a> {
     damaged_now: &'a [String],
 }
 
-/// Runs the subcommand.
 pub fn run(args: &BackupArgs, server: &Connection) -> Result<(), Failure> {
     let is_tar = args.to.extension().is_some_and(|ending| ending == "tar") && !args.to.is_dir();
     let held = if is_tar { Vec::new() } else { held_in(&args.to).map_err(Failure::Failed)? };

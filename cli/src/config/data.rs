@@ -38,7 +38,6 @@ pub enum DataCommand {
     Backup(backup::BackupArgs),
 }
 
-/// Runs the subcommand.
 pub fn run(command: &DataCommand, client: Option<&Path>) -> Result<(), Failure> {
     let server = Connection::open(client)?;
     match command {

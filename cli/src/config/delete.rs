@@ -21,7 +21,7 @@ Examples:
 
 #[derive(Args)]
 pub struct DeleteArgs {
-    /// The sensors
+    /// Patterns of the sensors
     #[arg(value_name = "PATTERN", required = true)]
     patterns: Vec<String>,
     /// Start of the range, included
@@ -33,14 +33,13 @@ pub struct DeleteArgs {
     /// Change nothing; print what would be deleted
     #[arg(long)]
     dry_run: bool,
-    /// Delete without asking
+    /// Delete without a confirmation
     #[arg(long, conflicts_with = "dry_run")]
     yes: bool,
     #[command(flatten)]
     json: JsonOption,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &DeleteArgs, server: &Connection) -> Result<(), Failure> {
     let body = DeleteReadings { patterns: args.patterns.clone(), from: args.from.clone(), to: args.to.clone() };
     let request = |dry_run: bool| -> Result<DeletedReadings, Failure> {

@@ -24,7 +24,7 @@ pub struct LostArgs {
     /// Acknowledge this loss; can be repeated
     #[arg(long, value_name = "ID", conflicts_with = "acknowledge_all")]
     acknowledge: Vec<String>,
-    /// Acknowledge all losses
+    /// Acknowledge all recorded losses
     #[arg(long)]
     acknowledge_all: bool,
     #[command(flatten)]

@@ -30,7 +30,7 @@ pub struct MaintenanceArgs {
     /// Print the progress, or the result of the last task
     #[arg(long, conflicts_with = "stop")]
     status: bool,
-    /// Cancel the task
+    /// Cancel the running task
     #[arg(long)]
     stop: bool,
     /// Begin the task and do not wait for its end

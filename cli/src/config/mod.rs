@@ -36,7 +36,6 @@ enum ConfigCommand {
     Data(data::DataCommand),
 }
 
-/// Runs the subcommand.
 pub fn run(args: &ConfigArgs, client: Option<&Path>) -> Result<(), Failure> {
     match &args.command {
         ConfigCommand::Sensor(args) => sensor::run(args, client),

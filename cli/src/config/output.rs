@@ -12,7 +12,7 @@ use crate::output::{Output, print, print_json};
 
 #[derive(Args)]
 pub struct JsonOption {
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

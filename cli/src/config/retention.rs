@@ -32,13 +32,13 @@ enum RetentionCommand {
     /// List the rules in their order of precedence
     #[command(after_help = "Examples:\n  wholegrain config retention list\n  wholegrain config retention list --json")]
     List(JsonOption),
-    /// Set a rule
+    /// Set a retention rule
     #[command(after_help = "\
 Examples:
   wholegrain config retention set '/lrz/**/core/**' 30d --tier 1h=forever --dry-run
   wholegrain config retention set '/lrz/**' forever")]
     Set {
-        /// The sensors
+        /// The pattern of the sensors
         pattern: String,
         /// How long readings are kept, such as 30d, or forever
         keep: String,
@@ -54,14 +54,13 @@ Examples:
     /// Remove a rule that was set
     #[command(after_help = "Examples:\n  wholegrain config retention unset '/lrz/**/core/**'")]
     Unset {
-        /// The rule's pattern
+        /// The pattern of the rule
         pattern: String,
         #[command(flatten)]
         json: JsonOption,
     },
 }
 
-/// Runs the subcommand.
 pub fn run(args: &RetentionArgs, server: &Connection) -> Result<(), Failure> {
     let (request, json) = match &args.command {
         RetentionCommand::List(json) => (server.get(paths::RETENTION), json),

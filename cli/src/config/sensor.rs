@@ -62,7 +62,7 @@ enum SensorCommand {
 #[derive(Args)]
 #[command(after_help = format!("{PATTERNS}\n\n{LENGTHS}\n\n{NOTES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct SetArgs {
-    /// Which sensors
+    /// The pattern of the sensors
     #[arg(value_name = "PATTERN")]
     pattern: Pattern,
     /// The unit of their values, a UCUM code such as W, Cel, By/s
@@ -74,7 +74,7 @@ struct SetArgs {
     /// Whether values rise and fall, or only rise
     #[arg(long, value_enum)]
     kind: Option<KindName>,
-    /// What they are
+    /// A description of the sensors
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     /// How far apart their readings are, such as 15min: up to three times as far nothing is missing between two (docs/sums.md)
@@ -99,19 +99,19 @@ struct UnsetArgs {
     /// The pattern as it was given when they were set
     #[arg(value_name = "PATTERN")]
     pattern: Pattern,
-    /// Only the unit
+    /// Remove only the unit
     #[arg(long)]
     unit: bool,
-    /// Only the scale
+    /// Remove only the scale
     #[arg(long)]
     scale: bool,
-    /// Only the kind
+    /// Remove only the kind
     #[arg(long)]
     kind: bool,
-    /// Only the description
+    /// Remove only the description
     #[arg(long)]
     description: bool,
-    /// Only the interval
+    /// Remove only the interval
     #[arg(long)]
     interval: bool,
     /// Only how long readings are kept
@@ -126,7 +126,6 @@ fn ttl(text: &str) -> Result<String, String> {
     Interval::parse(text).map(|age| age.to_string()).map_err(|error| format!("{error}, or {FOREVER}"))
 }
 
-/// Runs the subcommand.
 pub fn run(args: &SensorArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     match &args.command {

@@ -27,7 +27,6 @@ pub struct StatsArgs {
     json: JsonOption,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &StatsArgs, server: &Connection) -> Result<(), Failure> {
     let request =
         args.patterns.iter().fold(server.get(paths::STATISTICS), |request, pattern| request.query("pattern", pattern));

@@ -20,7 +20,6 @@ pub enum RuleCommand {
     },
 }
 
-/// A new rule.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Patterns are matched against metric names below the job, such as cpu/usage, memory/anon or perf/instructions; `wholegrain ctl job \

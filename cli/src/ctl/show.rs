@@ -14,7 +14,6 @@ use crate::output::style::Style;
 use crate::output::table::width;
 use crate::output::values;
 
-/// Writes an answer.
 pub fn answer(answer: &Value, style: Style, out: &mut impl Write) -> io::Result<()> {
     match answer {
         Value::Object(object) => match only_list(object) {

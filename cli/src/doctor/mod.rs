@@ -71,7 +71,6 @@ struct Finding {
     check: &'static str,
     level: Level,
     text: String,
-    /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
@@ -94,7 +93,6 @@ impl Findings {
     }
 }
 
-/// Runs the subcommand.
 pub fn run(args: &DoctorArgs, client: Option<&Path>) -> Result<(), Failure> {
     let there = |places: &[&str]| places.iter().map(PathBuf::from).find(|path| path.exists());
     let (server, agent) = match (&args.config, &args.agent) {

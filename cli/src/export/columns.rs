@@ -101,7 +101,6 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins a file.
     pub fn begin(path: &Path, format: Format, selection: &Selection, pivot: Option<&Pivot>) -> Result<Self, Failure> {
         let output = Output::open(Some(path))?;
         let (name, bytes) = (output.name(), Arc::<AtomicU64>::default());
@@ -131,7 +130,6 @@ impl Writer {
         self.bytes.load(Relaxed)
     }
 
-    /// Appends readings.
     pub fn write(&mut self, rows: &Rows, selection: &Selection, pivot: Option<&mut Pivot>) -> Result<(), Failure> {
         let name = &self.name;
         match (&mut self.kind, pivot) {

@@ -80,7 +80,7 @@ impl Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Split {
     Hour,
-    /// UTC days
+    /// One file per UTC day
     Day,
     None,
 }
@@ -123,7 +123,6 @@ pub struct ExportArgs {
     client: ClientOption,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let of_job = args.of_job();

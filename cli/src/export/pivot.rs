@@ -92,7 +92,6 @@ impl Pivot {
         self.ldms.as_ref().map(|ldms| ldms.prefix.as_str())
     }
 
-    /// The first line.
     pub fn head(&self, selection: &Selection) -> String {
         let mut head = String::new();
         match &self.ldms {

@@ -25,7 +25,7 @@ pub type Remarks = (Vec<String>, Vec<String>);
 
 /// Which sensors, and how they are asked for.
 pub struct Selection {
-    /// Sorted by path.
+    /// In the order of their paths.
     pub sensors: Vec<Sensor<'static>>,
     by_path: HashMap<String, usize>,
     /// The patterns of each question: each gives integers only or floats only.

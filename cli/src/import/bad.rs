@@ -33,7 +33,6 @@ impl BadLines {
         self.count
     }
 
-    /// Writes them down.
     pub fn take(&mut self, bad: &[Bad]) -> Result<(), Failure> {
         if bad.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@
 /// What a cell is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cell {
-    /// Nothing at all.
+    /// The cell has no text.
     Empty,
     /// A word that says that there is no value.
     Gap,
@@ -129,7 +129,6 @@ impl Fields {
         self.ranges.len()
     }
 
-    /// One of them.
     pub fn get<'a>(&'a self, line: &'a [u8], at: usize) -> &'a [u8] {
         match self.ranges.get(at) {
             None => b"",

@@ -95,7 +95,6 @@ impl<T> Rows<T> {
 }
 
 impl<T: Copy> Rows<T> {
-    /// A whole column.
     fn column(&mut self, key: i32, times: &[i64], values: &[T], missing: &[(usize, bool)], keep_empty: bool) {
         if missing.is_empty() && self.present.is_empty() {
             self.keys.resize(self.keys.len() + times.len(), key);
@@ -236,7 +235,6 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Appends a stream.
 fn write(
     out: &mut Vec<u8>,
     names: &ArrayRef,

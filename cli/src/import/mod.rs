@@ -113,7 +113,7 @@ enum Empty {
 /// What all imports are told.
 #[derive(Args)]
 struct Common {
-    /// Files
+    /// The files to import
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Where sensors go whose names are no whole paths; named, also those that are [default: /import/<name of the file>]
@@ -218,7 +218,6 @@ pub struct Shape {
     pub keep_empty: bool,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let (common, format) = match &args.command {
         ImportCommand::Csv { options, common } => (common, Format::Csv(options, None)),
@@ -272,7 +271,6 @@ enum Format<'a> {
     Arrow,
 }
 
-/// One file.
 struct Job<'a> {
     common: &'a Common,
     file: &'a Path,

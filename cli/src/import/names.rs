@@ -56,7 +56,6 @@ impl Names {
         Ok(Self { prefix: path, always: prefix.is_some(), map: HashMap::new(), units, counters: counters.to_vec() })
     }
 
-    /// Takes `NAME=PATH`.
     pub fn rename(&mut self, text: &str) -> Result<(), Failure> {
         let Some((name, path)) = text.rsplit_once('=') else {
             return Err(Failure::Usage(format!("--rename {text}: write NAME=PATH")));

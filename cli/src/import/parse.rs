@@ -38,7 +38,6 @@ pub struct Parsed {
     pub other_lines: u64,
 }
 
-/// Reads pieces.
 pub struct Parser<'a> {
     plan: &'a Plan,
     shape: &'a Shape,
@@ -56,7 +55,7 @@ struct Building {
     sensors: Sensors,
     /// Wide layouts: for each group its times and columns.
     groups: Vec<Group>,
-    /// The long layout.
+    /// Rows of the long layout.
     rows: Vec<(usize, i64, Cell)>,
     readings: usize,
 }

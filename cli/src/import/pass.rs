@@ -164,7 +164,6 @@ impl Summary {
         self.range = range.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     }
 
-    /// For people.
     pub fn words(&self, seconds: f64, dry: bool, strict: bool) -> String {
         let (readings, sensors) = (grouped(self.readings), grouped(self.sensors.len() as u64));
         let span = self.range.map_or(String::new(), |(from, to)| format!(" from {} to {}", shown(from), shown(to)));
@@ -203,7 +202,6 @@ impl Summary {
         )
     }
 
-    /// For programs.
     pub fn json(&self, file: &Path, id: &str, list: Option<PathBuf>, seconds: f64, dry: bool) -> serde_json::Value {
         json!({
             "file": file, "id": id, "dry_run": dry, "lines": self.lines, "other_lines": self.other_lines, "readings": self.readings,

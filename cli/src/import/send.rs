@@ -98,7 +98,6 @@ impl<'a> Sender<'a> {
         bar.set_message(format!("{} readings", self.summary.readings));
     }
 
-    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.iter().for_each(ProgressBar::finish_and_clear);
     }

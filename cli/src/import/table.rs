@@ -110,7 +110,6 @@ impl TablePlan {
         format!("{} {:?} {} {:?} {BATCH_ROWS} {PART_READINGS}", self.parquet, names, self.time, self.long)
     }
 
-    /// The first readings.
     pub fn first(&self, shape: &Shape) -> Result<Vec<(String, String, i64, String)>, Failure> {
         let (_, mut batches) = open(shape, self.parquet)?;
         let Some(batch) = batches.next().transpose()? else { return Ok(Vec::new()) };

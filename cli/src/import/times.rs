@@ -21,11 +21,11 @@ const SAMPLE_PART: usize = 2;
 pub enum TimeFormat {
     /// Seconds since 1970-01-01 UTC, with or without decimals
     S,
-    /// Milliseconds since then
+    /// Milliseconds since the Unix epoch
     Ms,
-    /// Microseconds since then
+    /// Microseconds since the Unix epoch
     Us,
-    /// Nanoseconds since then
+    /// Nanoseconds since the Unix epoch
     Ns,
     /// Year, month, day and the time of day, such as RFC 3339
     Ymd,
@@ -52,7 +52,6 @@ impl TimeFormat {
         }
     }
 
-    /// In words.
     pub fn words(self) -> &'static str {
         match self {
             TimeFormat::S => "seconds since 1970-01-01 UTC",
@@ -256,7 +255,6 @@ fn number(digits: &[u8]) -> Result<i64, TimeFault> {
 
 /// A time of a calendar.
 struct Civil {
-    /// Days since 1970-01-01.
     day: i64,
     second: i64,
     nanosecond: i64,
@@ -392,7 +390,6 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     year.div_euclid(400) * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// RFC 3339.
 pub fn shown(time: i64) -> String {
     Timestamp(time).to_string()
 }

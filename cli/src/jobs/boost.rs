@@ -27,7 +27,7 @@ Examples:
   wholegrain jobs boost 4711 --metrics 'memory/**' --every 10ms --for 1h --accumulate 1s --quantiles 0.5,0.99
   wholegrain jobs unboost 4711")]
 pub struct BoostArgs {
-    /// The job's id
+    /// The id of the job
     #[arg(value_name = "ID")]
     job: String,
     #[command(flatten)]
@@ -45,7 +45,7 @@ Examples:
   wholegrain jobs unboost 4711
   wholegrain jobs unboost 4711 --format json")]
 pub struct UnboostArgs {
-    /// The job's id
+    /// The id of the job
     #[arg(value_name = "ID")]
     job: String,
     #[command(flatten)]
@@ -59,7 +59,7 @@ Examples:
   wholegrain jobs rules 4711
   wholegrain jobs rules 4711 --format json")]
 pub struct RulesArgs {
-    /// The job's id
+    /// The id of the job
     #[arg(value_name = "ID")]
     job: String,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct RulesArgs {
 /// The output format and the server.
 #[derive(Args)]
 struct OutputOptions {
-    /// The output format
+    /// The format of the output
     #[arg(long, short, value_enum, default_value_t = JobsFormat::Table)]
     format: JobsFormat,
     #[command(flatten)]
@@ -80,7 +80,6 @@ fn path(job: &str) -> String {
     paths::of_job(paths::JOB_RULES, &encoded(job))
 }
 
-/// Runs `boost`.
 pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
     let server = Connection::open(args.output.client.or(client))?;
     let request = server.post(path(&args.job)).json(&args.rule.request());
@@ -93,7 +92,6 @@ pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
     })
 }
 
-/// Runs `unboost`.
 pub fn unboost(args: &UnboostArgs, client: Option<&Path>) -> Result<(), Failure> {
     let server = Connection::open(args.output.client.or(client))?;
     let responses = server.delete(path(&args.job)).find()?.json()?;
@@ -127,7 +125,6 @@ fn print_results(
     Err(if failed.iter().all(|node| node.silent) { Failure::Unreachable(text) } else { Failure::Usage(text) })
 }
 
-/// Runs `rules`.
 pub fn rules(args: &RulesArgs, client: Option<&Path>) -> Result<(), Failure> {
     let server = Connection::open(args.output.client.or(client))?;
     let responses: NodeResponses = server.get(path(&args.job)).send()?.json()?;

@@ -26,8 +26,8 @@ pub fn at_parameter(at: Option<&str>) -> Result<Option<(&'static str, String)>, 
 /// The output format for one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum JobsFormat {
-    /// Tables, for people
+    /// Aligned tables, for people
     Table,
-    /// One JSON object
+    /// One indented JSON object
     Json,
 }

@@ -61,19 +61,18 @@ enum ShareArg {
     /// Its part of the CPU time that jobs used there
     #[value(alias = "cpu_time")]
     CpuTime,
-    /// All of it
+    /// All of the node's energy
     All,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SourceArg {
-    /// Each node's own
+    /// The sensors of each node
     Node,
     /// The facility's, each node the same part
     Facility,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let mut parameters: Vec<_> = args.meter.iter().map(|meter| ("pattern", meter.clone())).collect();

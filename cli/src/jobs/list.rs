@@ -36,7 +36,7 @@ pub struct ListArgs {
     /// Jobs of this name; * stands for any text
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Jobs that run
+    /// Only jobs that are running
     #[arg(long, conflicts_with = "ended")]
     running: bool,
     /// Jobs that have ended
@@ -56,7 +56,6 @@ pub struct ListArgs {
     format: ListFormat,
 }
 
-/// Runs it.
 pub fn run(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
     let parameters = args.parameters(values::now())?;
     let (jobs, more) = fetch(&Connection::open(client)?, &parameters, args.limit)?;

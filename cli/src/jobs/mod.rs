@@ -48,7 +48,6 @@ enum JobsCommand {
     Rules(boost::RulesArgs),
 }
 
-/// Runs the subcommand.
 pub fn run(args: &JobsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     match &args.command {

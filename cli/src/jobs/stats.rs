@@ -58,7 +58,6 @@ pub struct StatsArgs {
     client: ClientOption,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &StatsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();

@@ -56,9 +56,7 @@ pub fn print_json_lines<T: Serialize>(values: impl IntoIterator<Item = T>) -> Re
     })
 }
 
-/// A destination.
 pub enum Output {
-    /// Standard output.
     Stdout(BufWriter<Stdout>),
     /// A file under a temporary name until it is finished.
     File(BufWriter<File>, PartialFile),

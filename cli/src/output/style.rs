@@ -8,12 +8,10 @@ pub struct Style {
     on: bool,
 }
 
-/// For standard output.
 pub fn on_stdout() -> Style {
     Style { on: std::io::stdout().is_terminal() && wanted() }
 }
 
-/// For standard error.
 pub fn on_stderr() -> Style {
     Style { on: std::io::stderr().is_terminal() && wanted() }
 }
@@ -24,7 +22,6 @@ fn wanted() -> bool {
 }
 
 impl Style {
-    /// Without colours.
     pub const PLAIN: Style = Style { on: false };
 
     fn paint(self, code: &str, text: &str) -> String {
@@ -36,17 +33,15 @@ impl Style {
         self.paint("1;31", text)
     }
 
-    /// Column heads.
     pub fn head(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    /// What matters less.
+    /// Text of less importance.
     pub fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    /// What is good.
     pub fn good(self, text: &str) -> String {
         self.paint("32", text)
     }

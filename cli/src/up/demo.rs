@@ -49,7 +49,7 @@ fn nodes(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|nodes| range.contains(nodes)).ok_or_else(wanted)
 }
 
-/// `demo.json`.
+/// The content of `demo.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

@@ -10,7 +10,6 @@ use super::demo;
 use crate::client_file::places;
 use crate::output::style;
 
-/// Prints it.
 pub fn print(dir: &Path, url: &str, known: &[Sensor<'_>], logs: [&Path; 2], is_demo: bool) {
     println!("{} {url}, {} sensors.", style::on_stdout().good("Running:"), known.len());
     println!("\nType next, in another terminal:");

@@ -20,7 +20,6 @@ pub(super) async fn log(State(api): State<Arc<Api>>) -> Response {
     Json(api.reloader.log().state()).into_response()
 }
 
-/// Changes it.
 pub(super) async fn set_log(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
     let params = QueryParams::of(&uri, LOG)?;
     let level = params
@@ -44,7 +43,6 @@ pub(super) async fn set_log(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
     Ok(Json(log.state()).into_response())
 }
 
-/// Reloads the configuration.
 pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
     let reloader = api.reloader.clone();
     let done = tokio::task::spawn_blocking(move || reloader.reload()).await;

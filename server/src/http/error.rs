@@ -61,7 +61,7 @@ impl IntoResponse for ApiError {
 }
 
 /// The most bytes of a plain-text error that are read.
-const WORDS_BYTES_MAX: usize = 4 << 10;
+const TEXT_BYTES_MAX: usize = 4 << 10;
 
 /// Converts the framework's plain-text errors (a body that is too large, a path that is not UTF-8) to JSON.
 pub(super) async fn in_json(response: Response) -> Response {
@@ -72,11 +72,11 @@ pub(super) async fn in_json(response: Response) -> Response {
     if !status.is_client_error() || !is_plain(response.headers()) {
         return response;
     }
-    let words = axum::body::to_bytes(response.into_body(), WORDS_BYTES_MAX).await.unwrap_or_default();
-    let words = String::from_utf8_lossy(&words);
+    let text = axum::body::to_bytes(response.into_body(), TEXT_BYTES_MAX).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let message = match status {
         StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than this path takes".to_owned(),
-        _ => words.into_owned(),
+        _ => text.into_owned(),
     };
     ApiError::new(status, message).into_response()
 }

@@ -67,11 +67,7 @@ impl std::str::FromStr for ResponseFormat {
 
 /// Writes batches in one format.
 pub(super) enum RowWriter<W: ResponseWriter = BodySink> {
-    Lines {
-        sink: W,
-        csv: bool,
-    },
-    /// Arrow IPC.
+    Lines { sink: W, csv: bool },
     Arrow(Box<StreamWriter<W>>),
 }
 

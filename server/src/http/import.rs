@@ -29,9 +29,7 @@ use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
-/// Parameters of `GET`.
 pub(super) const SHOW: &[&str] = &["id"];
-/// Parameters of `POST`.
 pub(super) const IMPORT: &[&str] = &["id", "part"];
 /// Parts at a time: one is received while another is written.
 pub(super) const IMPORTS_MAX: usize = 2;
@@ -49,7 +47,6 @@ pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Json<I
     Ok(Json(ImportState { id, readings: state.readings, parts: state.parts }))
 }
 
-/// Stores a part.
 pub(super) async fn import(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -182,10 +179,9 @@ struct ImportedSensor {
     gaps: Vec<usize>,
 }
 
-/// No slot.
+/// Marks a sensor without a slot.
 const NONE: usize = usize::MAX;
-/// The required columns.
-const COLUMNS: &str = "the columns sensor (text or a dictionary of it), time (timestamp in ns) and value (Int64 or Float64) are wanted, in this order";
+const COLUMNS: &str = "expected the columns sensor (text or a dictionary of it), time (timestamp in ns) and value (Int64 or Float64), in this order";
 
 impl ImportedSensors {
     fn new(schema: &SchemaRef) -> Result<Self, String> {
@@ -362,25 +358,25 @@ mod tests {
         let mut body = floats();
         body.extend(stream(&["/c"], &[(UNIT_KEY, "By")], &[(0, 1)], Arc::new(Int64Array::from(vec![i64::MAX]))));
         let series = read(body.into()).unwrap();
-        let told = |at: usize| {
+        let imported = |at: usize| {
             let SchemalessSensor { path, unit, kind, .. } = &series[at].sensor;
             (path.as_str(), unit.as_str(), *kind, series[at].times.clone())
         };
-        assert_eq!(told(0), ("/a", "Cel", Kind::Gauge, vec![5, 6]));
-        assert_eq!(told(1), ("/b", "W", Kind::Counter, vec![5]));
-        assert_eq!(told(2), ("/c", "By", Kind::Gauge, vec![1]));
+        assert_eq!(imported(0), ("/a", "Cel", Kind::Gauge, vec![5, 6]));
+        assert_eq!(imported(1), ("/b", "W", Kind::Counter, vec![5]));
+        assert_eq!(imported(2), ("/c", "By", Kind::Gauge, vec![1]));
         let column = &series[0].column;
         assert_eq!((column.get(0), column.get(1)), (Some(Value::Float(4.0)), None), "the later of equal times counts");
         assert_eq!(series[2].column.get(0), Some(Value::Int(i64::MAX)));
     }
 
     #[test]
-    fn what_is_no_part_says_why() {
+    fn errors_name_what_is_wrong_with_a_part() {
         for (body, part) in [
             (b"hello".to_vec(), "no Arrow IPC stream"),
             (stream(&["a"], &[], &[(0, 1)], Arc::new(Int64Array::from(vec![1]))), "\"a\" is no sensor"),
             (stream(&["/a"], &[(KINDS_KEY, "x")], &[(0, 1)], Arc::new(Int64Array::from(vec![1]))), "kind"),
-            (stream(&["/a"], &[], &[(0, 1)], Arc::new(Int32Array::from(vec![1]))), "are wanted"),
+            (stream(&["/a"], &[], &[(0, 1)], Arc::new(Int32Array::from(vec![1]))), "expected the columns"),
             (floats()[..200].to_vec(), "no Arrow IPC stream"),
         ] {
             let why = read(body.into()).unwrap_err();

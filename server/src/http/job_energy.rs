@@ -35,7 +35,6 @@ const NAMED_MAX: usize = 16;
 /// The job metric of used CPU time.
 const CPU_TIME: &str = "cpu/usage";
 
-/// What is asked.
 struct EnergyRequest {
     job: Arc<JobScope>,
     meters: Vec<EnergyMeter>,
@@ -46,7 +45,6 @@ struct EnergyRequest {
     now: i64,
 }
 
-/// Answers.
 pub(super) async fn energy(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,

@@ -33,7 +33,6 @@ struct StatisticsFormat {
     nodes: bool,
 }
 
-/// Answers.
 pub(super) async fn statistics(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,

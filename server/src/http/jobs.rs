@@ -20,10 +20,8 @@ use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::jobs::add_to_summary;
 
-/// Parameters of `/api/v1/jobs`.
 pub(super) const JOBS: &[&str] =
     &["user", "node", "account", "partition", "manager", "name", "state", "from", "to", "limit", "after", "format"];
-/// Parameters of `/api/v1/jobs/{id}`.
 pub(super) const JOB: &[&str] = &["at"];
 /// Default and maximum of rows in a page.
 const LIMIT: (usize, usize) = (100, 10_000);

@@ -30,7 +30,6 @@ fn loss(loss: &LossRecord) -> ReadingLoss {
     }
 }
 
-/// Lists unacknowledged losses.
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
     Json(LossList { lost: api.store.losses().iter().map(loss).collect() }).into_response()
 }

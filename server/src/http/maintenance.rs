@@ -109,7 +109,6 @@ pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     }
 }
 
-/// Begins it.
 pub(super) async fn begin(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -149,7 +148,6 @@ pub(super) async fn begin(
     Ok(Json(task.status()).into_response())
 }
 
-/// Cancels the task.
 pub(super) async fn end(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,

@@ -8,17 +8,12 @@ use wholegrain_query::{Across, Agg, Op, PATTERNS_MAX, Query};
 use super::ApiError;
 use super::format::ResponseFormat;
 
-/// Parameters of `/api/v1/sensors`.
 pub(super) const SENSORS: &[&str] = &["pattern", "job", "at", "limit", "after"];
-/// Parameters of `/api/v1/names`.
 pub(super) const NAMES: &[&str] = &["begin", "near"];
-/// Parameters of `/api/v1/newest`.
 pub(super) const NEWEST: &[&str] = &["pattern", "limit", "after"];
-/// Parameters of `/api/v1/query`.
 pub(super) const QUERY: &[&str] = &[
     "pattern", "from", "to", "every", "points", "agg", "op", "across", "levels", "job", "at", "unit", "limit", "format",
 ];
-/// Parameters of `/api/v1/watch`.
 pub(super) const WATCH: &[&str] = &["pattern"];
 pub(super) const FROM_DEFAULT_NS: i64 = 3_600_000_000_000;
 
@@ -96,7 +91,6 @@ impl QueryParams {
 /// The job that a request is restricted to.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct JobFilter {
-    /// Its id.
     pub id: String,
     /// Of several jobs of this id the newest that began by this time.
     pub at: Option<i64>,
@@ -115,7 +109,6 @@ pub(super) fn of_job(params: &QueryParams, now: Timestamp) -> Result<Option<JobF
     Ok(id.map(|id| JobFilter { id, at, range_given }))
 }
 
-/// Checks a range.
 pub(super) fn check_range(from: Timestamp, to: Timestamp) -> Result<(), ApiError> {
     if from <= to {
         return Ok(());

@@ -271,7 +271,7 @@ type StalenessRules = Vec<(Pattern, Option<Interval>)>;
 
 /// Checks the settings of a request's body, retentions included.
 fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, StalenessRules), ApiError> {
-    const WANTED: &str = r#"settings are wanted, such as {"settings": [{"pattern": "/lrz/**/power", "unit": "W"}]}"#;
+    const WANTED: &str = r#"expected settings, such as {"settings": [{"pattern": "/lrz/**/power", "unit": "W"}]}"#;
     let body: SetProperties<Value> =
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("{error}; {WANTED}")))?;
     let (mut settings, mut ages) = (Vec::with_capacity(body.settings.len()), StalenessRules::new());

@@ -81,7 +81,6 @@ struct QueryHead {
     sensors: usize,
     tier: Option<Interval>,
     every: Option<Interval>,
-    /// What is missing.
     warnings: Vec<String>,
     /// What is left out on purpose.
     notes: Vec<String>,
@@ -144,14 +143,14 @@ fn work(
         Err(error) => return drop(head.send(Err(error))),
     };
     let known = QueryHead::of(&result);
-    let mut told = std::mem::take(&mut result.warnings);
-    told.append(&mut result.notes);
+    let mut reported = std::mem::take(&mut result.warnings);
+    reported.append(&mut result.notes);
     stop_without_client(&mut result, &sink);
     if head.send(Ok(known)).is_err() {
         return api.metrics.queries_abandoned.inc();
     }
     let count = |rows| api.metrics.query_rows.add(rows);
-    match answer(result, &told, format, sink, count) {
+    match answer(result, &reported, format, sink, count) {
         Ok(sink) => api.metrics.query_bytes.add(sink.bytes()),
         // The format's writer may have wrapped the broken pipe in an error of its own.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || breaker.is_abandoned() => {
@@ -173,7 +172,7 @@ fn stop_without_client(result: &mut QueryResult, sink: &BodySink) {
 /// Writes the rows, then the warnings that were unknown when the headers were sent.
 fn answer<W: ResponseWriter>(
     mut result: QueryResult,
-    told: &[String],
+    reported: &[String],
     format: ResponseFormat,
     sink: W,
     mut count: impl FnMut(u64),
@@ -187,10 +186,10 @@ fn answer<W: ResponseWriter>(
         writer.batch(&batch)?;
         count(batch.num_rows() as u64);
     }
-    let untold = |texts: Vec<String>| -> Vec<String> {
-        texts.into_iter().filter(|text| !told.contains(text)).take(WARNINGS_MAX).collect()
+    let unreported = |texts: Vec<String>| -> Vec<String> {
+        texts.into_iter().filter(|text| !reported.contains(text)).take(WARNINGS_MAX).collect()
     };
-    let (warnings, notes) = (untold(result.batches.warnings()), untold(result.batches.notes()));
+    let (warnings, notes) = (unreported(result.batches.warnings()), unreported(result.batches.notes()));
     writer.finish(&warnings, &notes)
 }
 

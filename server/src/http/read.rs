@@ -148,13 +148,13 @@ pub(super) async fn run_until_abandoned<T: Send + 'static>(
     let over = RequestGuard::default();
     let (is_over, metrics) = (over.flag(), metrics.clone());
     let done = tokio::task::spawn_blocking(move || {
-        let was_told = Cell::new(false);
+        let was_abandoned = Cell::new(false);
         let done = work(&|| {
             let is_over = is_over.load(Relaxed);
-            was_told.set(was_told.get() || is_over);
+            was_abandoned.set(was_abandoned.get() || is_over);
             is_over
         });
-        if was_told.get() {
+        if was_abandoned.get() {
             metrics.requests_abandoned.inc();
         }
         done

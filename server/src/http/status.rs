@@ -44,10 +44,10 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Response {
 /// 200 while readings can be stored, else 503. Clients with permission to see the status also get the reason, which may name files.
 pub(super) async fn healthz(State(api): State<Arc<Api>>, bearer: Option<Extension<Bearer>>) -> Response {
     let trouble = tokio::task::spawn_blocking(move || trouble(&api)).await;
-    let is_told = bearer.is_some_and(|Extension(bearer)| bearer.role.may(Permission::Status));
+    let may_see_reason = bearer.is_some_and(|Extension(bearer)| bearer.role.may(Permission::Status));
     match trouble {
         Ok(None) => Json(ServerStatus { status: "ok".to_owned() }).into_response(),
-        Ok(Some(_)) if !is_told => {
+        Ok(Some(_)) if !may_see_reason => {
             let message =
                 "readings cannot be made durable; the log, and this page with the token of an administrator, say why";
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).into_response()
@@ -59,10 +59,10 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>, bearer: Option<Extensio
 
 fn trouble(api: &Api) -> Option<String> {
     if *api.shutdown.borrow() {
-        return Some("the server is going down".to_owned());
+        return Some("the server is shutting down".to_owned());
     }
     if let Some(error) = api.metrics.store_trouble() {
-        return Some(format!("nothing is acknowledged: {error}"));
+        return Some(format!("batches are not acknowledged: {error}"));
     }
     let free = api.store.stats().free_bytes?;
     (free < FREE_BYTES_MIN)
@@ -83,7 +83,6 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }
 
-/// The document itself.
 pub(super) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
@@ -96,66 +95,66 @@ fn store(text: &mut MetricsText, stats: &StoreStats) {
 fn store_counters(text: &mut MetricsText, stats: &StoreStats) {
     for (name, help, value) in [
         ("store_batches_total", "Batches stored since the start.", stats.batches),
-        ("store_readings_total", "Readings in them, gaps included.", stats.readings),
-        ("store_payload_bytes_total", "Bytes of payload in them.", stats.payload_bytes),
+        ("store_readings_total", "Readings in stored batches, gaps included.", stats.readings),
+        ("store_payload_bytes_total", "Bytes of payload of stored batches.", stats.payload_bytes),
         (
             "store_schemaless_readings_total",
-            "Readings of sensors without a schema, those sent twice counted twice.",
+            "Readings of schemaless sensors; a reading sent twice counts twice.",
             stats.schemaless_readings,
         ),
-        ("store_duplicates_total", "Batches that were there already.", stats.duplicates),
+        ("store_duplicates_total", "Batches that were stored before.", stats.duplicates),
         ("store_rejected_total", "Batches refused: malformed or of an unknown schema.", stats.rejected),
-        ("store_job_records_total", "Records of jobs written.", stats.job_records),
-        ("store_job_commits_total", "Transactions that wrote them.", stats.job_commits),
+        ("store_job_records_total", "Job records written.", stats.job_records),
+        ("store_job_commits_total", "Transactions that wrote job records.", stats.job_commits),
+        ("store_jobs_dropped_total", "Job records dropped because they were older than jobs_age.", stats.jobs_dropped),
         (
-            "store_jobs_dropped_total",
-            "Allocations of jobs dropped because they were older than jobs_age.",
-            stats.jobs_dropped,
+            "store_result_cache_stored_total",
+            "Results of virtual sensors written to the result cache.",
+            stats.result_cache_stored,
         ),
-        ("store_result_cache_stored_total", "Pieces of results of virtual sensors kept.", stats.result_cache_stored),
-        ("store_result_cache_hits_total", "Kept pieces that answered.", stats.result_cache_hits),
-        ("store_result_cache_misses_total", "Pieces that had to be computed.", stats.result_cache_misses),
+        ("store_result_cache_hits_total", "Results read from the result cache.", stats.result_cache_hits),
+        ("store_result_cache_misses_total", "Results that were not in the result cache.", stats.result_cache_misses),
         (
             "store_result_cache_invalidated_total",
-            "Kept pieces forgotten because something that they were made from changed.",
+            "Results removed from the result cache because their operands changed.",
             stats.result_cache_invalidated,
         ),
-        ("store_busy_total", "Batches turned away because too much was waiting.", stats.busy),
+        ("store_busy_total", "Batches refused because too many were waiting.", stats.busy),
         ("store_write_errors_total", "Batches that could not be written.", stats.write_errors),
         ("journal_fsyncs_total", "Group commits of the journal.", stats.fsyncs),
         (
             "store_subscriber_lost_total",
-            "Live batches that the server's own distribution was too slow for.",
+            "Live batches lost because the server distributed them too slowly.",
             stats.subscriber_lost,
         ),
         (
             "store_quarantined_readings_total",
-            "Readings set aside because their times are too far from the clock.",
+            "Readings quarantined because their times are too far from the clock.",
             stats.quarantined_readings,
         ),
         (
             "store_quarantine_dropped_bytes_total",
-            "Bytes of what was set aside that were dropped because there was too much.",
+            "Bytes dropped from the quarantine because it was full.",
             stats.quarantine_dropped_bytes,
         ),
         ("store_seals_total", "Journal segments sealed into blocks.", stats.seals),
-        ("store_seal_errors_total", "Seals that failed and were tried again.", stats.seal_errors),
+        ("store_seal_errors_total", "Seals that failed; each is repeated.", stats.seal_errors),
         ("store_imported_parts_total", "Parts of imports stored.", stats.imported_parts),
-        ("store_imported_readings_total", "Readings in them, gaps counted too.", stats.imported_readings),
+        ("store_imported_readings_total", "Readings in imported parts, gaps included.", stats.imported_readings),
         ("store_merges_total", "Merges of blocks.", stats.merges),
         ("store_merge_errors_total", "Merges that failed.", stats.merge_errors),
         ("store_merge_bytes_total", "Bytes that merges wrote.", stats.merge_bytes),
         ("store_tier_written_bytes_total", "Bytes of downsampled tiers written.", stats.tier_bytes_written),
         (
             "store_retention_rewritten_bytes_total",
-            "Bytes of blocks written again without what was out of retention.",
+            "Bytes of blocks rewritten without readings beyond their retention.",
             stats.retention_rewritten_bytes,
         ),
-        ("store_deletions_total", "Deletions carried out.", stats.deletions),
-        ("store_deleted_readings_total", "Readings deleted by them.", stats.deleted_readings),
-        ("store_sensors_expired_total", "Sensors expired.", stats.sensors_expired),
+        ("store_deletions_total", "Deletions of readings.", stats.deletions),
+        ("store_deleted_readings_total", "Deleted readings.", stats.deleted_readings),
+        ("store_sensors_expired_total", "Sensors that expired.", stats.sensors_expired),
         ("store_retention_blocks_total", "Blocks and tiers dropped by retention.", stats.retention_blocks),
-        ("store_retention_rows_total", "Rows in them.", stats.retention_rows),
+        ("store_retention_rows_total", "Rows of blocks and tiers dropped by retention.", stats.retention_rows),
     ] {
         text.counter(name, help, value);
     }
@@ -166,30 +165,30 @@ fn store_gauges(text: &mut MetricsText, stats: &StoreStats) {
     for (name, help, value) in [
         ("journal_bytes", "Bytes of journal segments on disk.", stats.journal_bytes),
         ("journal_queue_bytes", "Bytes of payload that wait for the journal.", stats.queue_bytes),
-        ("store_live_bytes", "Bytes of payload in memory that are not in blocks yet.", stats.live_bytes),
-        ("store_quarantine_bytes", "Bytes of files that hold what was set aside.", stats.quarantine_bytes),
-        ("store_result_cache_bytes", "Bytes of kept results of virtual sensors.", stats.result_cache_bytes),
-        ("store_blocks", "Blocks.", stats.blocks),
-        ("store_block_bytes", "Their bytes.", stats.block_bytes),
-        ("store_deletion_files", "Files with deleted readings in them.", stats.deletion_files),
-        ("store_block_rows", "Their rows.", stats.block_rows),
+        ("store_live_bytes", "Bytes of payload in the head.", stats.live_bytes),
+        ("store_quarantine_bytes", "Bytes of files in the quarantine.", stats.quarantine_bytes),
+        ("store_result_cache_bytes", "Bytes of the result cache.", stats.result_cache_bytes),
+        ("store_blocks", "Blocks of readings.", stats.blocks),
+        ("store_block_bytes", "Bytes of these files.", stats.block_bytes),
+        ("store_deletion_files", "Files that still hold deleted readings.", stats.deletion_files),
+        ("store_block_rows", "Rows of these files.", stats.block_rows),
         ("store_tiers", "Files of downsampled tiers.", stats.tiers),
-        ("store_tier_bytes", "Their bytes.", stats.tier_bytes),
-        ("store_tier_rows", "Their rows.", stats.tier_rows),
-        ("store_damaged_blocks", "Blocks that could not be read and are left out of answers.", stats.damaged_blocks),
-        ("store_allocations", "Allocations of jobs known: jobs times nodes.", stats.allocations),
-        ("store_damaged_jobs", "Records of jobs that could not be read and are left out.", stats.damaged_jobs),
+        ("store_tier_bytes", "Bytes of these files.", stats.tier_bytes),
+        ("store_tier_rows", "Rows of these files.", stats.tier_rows),
+        ("store_damaged_blocks", "Blocks that cannot be read; responses lack their readings.", stats.damaged_blocks),
+        ("store_allocations", "Known allocations: jobs times nodes.", stats.allocations),
+        ("store_damaged_jobs", "Job records that cannot be read.", stats.damaged_jobs),
         ("store_damaged_bytes", "Bytes of journal and payload found damaged.", stats.damaged_bytes),
-        ("store_lost", "Losses of the journal that nobody has acknowledged.", stats.lost),
-        ("store_lost_readings", "Acknowledged readings in them, as far as their number is known.", stats.lost_readings),
-        ("store_sensors", "Sensors known.", stats.sensors),
-        ("store_schemas", "Schemas known.", stats.schemas),
+        ("store_lost", "Unacknowledged losses of the journal.", stats.lost),
+        ("store_lost_readings", "Readings lost by the journal, as far as their number is known.", stats.lost_readings),
+        ("store_sensors", "Known sensors.", stats.sensors),
+        ("store_schemas", "Known schemas.", stats.schemas),
         ("store_newest_groups", "Groups whose newest batch is in memory.", stats.newest_groups),
-        ("journal_segments", "Journal segments that are not in blocks yet, the open one too.", stats.segments),
+        ("journal_segments", "Journal segments, the open one included.", stats.segments),
     ] {
         text.gauge(name, help, value);
     }
     if let Some(free) = stats.free_bytes {
-        text.gauge("store_free_bytes", "Bytes free on the store's disk.", free);
+        text.gauge("store_free_bytes", "Free bytes on the store's disk.", free);
     }
 }

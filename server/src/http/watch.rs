@@ -31,7 +31,7 @@ const EVENTS: &str = "text/event-stream";
 /// Schemas whose matching sensors one watcher caches.
 const SELECTIONS_MAX: usize = 65_536;
 /// Schemaless sensors for which one watcher caches whether they match.
-const LOOSE_MAX: usize = 1 << 20;
+const SCHEMALESS_MAX: usize = 1 << 20;
 
 /// Streams matching readings until the client disconnects or the server shuts down.
 pub(super) async fn watch(
@@ -128,7 +128,7 @@ struct WatchStream {
     metrics: Arc<Metrics>,
     selections: HashMap<SchemaHash, Arc<[SensorSubscription]>>,
     /// Schemaless sensors: `None` for one that does not match.
-    loose: HashMap<SensorId, Option<SensorSubscription>>,
+    schemaless: HashMap<SensorId, Option<SensorSubscription>>,
 }
 
 impl WatchStream {
@@ -143,7 +143,7 @@ impl WatchStream {
         metrics.watchers.add(1);
         let jobs_generation = store.jobs_generation();
         let properties_generation = store.properties_generation();
-        let (selections, loose) = (HashMap::new(), HashMap::new());
+        let (selections, schemaless) = (HashMap::new(), HashMap::new());
         Self {
             patterns,
             only_user,
@@ -154,7 +154,7 @@ impl WatchStream {
             store,
             metrics,
             selections,
-            loose,
+            schemaless,
         }
     }
 
@@ -164,13 +164,13 @@ impl WatchStream {
         if self.only_user.is_some() && generation != self.jobs_generation {
             self.jobs_generation = generation;
             self.selections.clear();
-            self.loose.clear();
+            self.schemaless.clear();
         }
         // Another scale may have been set.
         let generation = self.store.properties_generation();
         if std::mem::replace(&mut self.properties_generation, generation) != generation {
             self.selections.clear();
-            self.loose.clear();
+            self.schemaless.clear();
         }
     }
 
@@ -217,11 +217,11 @@ impl WatchStream {
     fn reading_lines(&mut self, readings: &LiveReadings) -> Option<(Bytes, u64)> {
         let (mut out, mut count) = (Vec::new(), 0);
         for one in &readings.readings {
-            if self.loose.len() >= LOOSE_MAX && !self.loose.contains_key(&one.sensor) {
-                self.loose.clear();
+            if self.schemaless.len() >= SCHEMALESS_MAX && !self.schemaless.contains_key(&one.sensor) {
+                self.schemaless.clear();
             }
             let (store, patterns, only_user) = (&self.store, &self.patterns, &self.only_user);
-            let chosen = self.loose.entry(one.sensor).or_insert_with(|| {
+            let chosen = self.schemaless.entry(one.sensor).or_insert_with(|| {
                 let info = store.sensor(one.sensor)?;
                 let matches = patterns.iter().any(|pattern| pattern.matches(&info.path))
                     && only_user.as_ref().is_none_or(|user| store.sees(user, &info.path));

@@ -120,7 +120,7 @@ fn what_is_wrong_is_named_and_nothing_is_set() {
         (json!([{ "pattern": "/x", "ttl": "never" }]), "ttl: "),
         (json!([{ "pattern": "/x", "ttl": "0s" }]), "ttl: "),
         (json!(["/x"]), "setting 1"),
-        (json!({}), "settings are wanted"),
+        (json!({}), "expected settings"),
     ] {
         let answer = put(&server, "", settings);
         assert!(answer.status == 400 && answer.text().contains(part), "{part}: {}", answer.text());

@@ -23,7 +23,6 @@ const COLUMNS: [&str; 9] = ["sensor", "pattern", "path", "unit", "scale", "kind"
 /// Those that the server's own lists have besides, and that cannot be set.
 const IGNORED: [&str; 5] = ["type", "wraps_at", "interval_ns", "last_time", "agent"];
 
-/// The arguments.
 #[derive(Args)]
 #[command(after_help = "\
 The first line names the columns: sensor (or pattern, or path), and any of unit, scale, kind, description, interval, ttl. Between them stand \
@@ -37,7 +36,7 @@ Examples:
   wholegrain config sensor import properties.csv --dry-run
   wholegrain sensors '/lrz/**' --format csv > edit.csv; wholegrain config sensor import edit.csv")]
 pub struct ImportArgs {
-    /// The file
+    /// The CSV file to read
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Change nothing; say what would be set and which lines are bad
@@ -48,7 +47,6 @@ pub struct ImportArgs {
     skip_bad: bool,
 }
 
-/// Runs it.
 pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let (mut good, mut bad) = (0u64, 0u64);
     // First everything is looked at, then it is sent: so nothing is set of a file that is wrong further down.
@@ -86,7 +84,7 @@ pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
 struct Sender<'a> {
     args: &'a ImportArgs,
     connection: &'a Connection,
-    /// With their lines.
+    /// Each with its line number.
     settings: Vec<(u64, SetPropertiesOf)>,
     bytes: usize,
     set: u64,

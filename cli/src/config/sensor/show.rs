@@ -27,10 +27,10 @@ const CHANGES_MAX: u64 = 1_000_000;
     after_help = "Examples:\n  wholegrain config sensor show '/lrz/**/power'\n  wholegrain config sensor show power --json"
 )]
 pub struct ShowArgs {
-    /// The sensors
+    /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// The most sensors
+    /// The most sensors to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     limit: u64,
     /// Print one JSON object per line
@@ -62,7 +62,6 @@ pub struct HistoryArgs {
     json: bool,
 }
 
-/// Runs `show`.
 pub fn show(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
     let (mut sensors, mut next) = (Vec::new(), None::<String>);
@@ -122,7 +121,6 @@ fn origin(sensor: &SensorProperties, property: &PropertyValue, now: i64) -> Stri
     }
 }
 
-/// Runs `list`.
 pub fn list(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
     let PropertySettings { settings } = Connection::open(client)?.get(paths::PROPERTY_SETTINGS).send()?.json()?;
     if settings.is_empty() {
@@ -131,7 +129,6 @@ pub fn list(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
     print_changes(&settings, args.json)
 }
 
-/// Runs `history`.
 pub fn history(args: &HistoryArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
     let limit = if args.pattern.is_some() { CHANGES_MAX } else { args.limit };

@@ -73,7 +73,6 @@ pub(super) struct LibraryArgs {
     json: bool,
 }
 
-/// Runs `apply`.
 pub(super) fn apply(args: &ApplyArgs, open: impl FnOnce() -> Result<Connection, Failure>) -> Result<(), Failure> {
     let usage = Failure::Usage;
     let set = args.set.iter().map(|set| {
@@ -151,7 +150,6 @@ fn fitting(server: &Connection, wanted: Vec<VirtualDefinition>) -> Result<Vec<Vi
     Ok(fit)
 }
 
-/// Runs `export`.
 pub(super) fn export(args: &ExportArgs, server: &Connection) -> Result<(), Failure> {
     let all = definitions(server, &args.patterns)?;
     print(|_, out| {
@@ -188,7 +186,6 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// Runs `library`.
 pub(super) fn library(args: &LibraryArgs) -> Result<(), Failure> {
     if let Some(name) = &args.name {
         DefinitionFile::of_library(name).map_err(Failure::Usage)?;

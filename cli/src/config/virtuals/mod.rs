@@ -37,7 +37,6 @@ Examples:
   wholegrain config virtual export > virtual.toml
   wholegrain config virtual apply virtual.toml --prune --dry-run";
 
-/// The arguments.
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct VirtualArgs {
@@ -53,11 +52,11 @@ enum VirtualCommand {
     Define(DefineArgs),
     /// Say what defining it would say, and change nothing
     Check(DefineArgs),
-    /// List the definitions
+    /// List the definitions of virtual sensors
     List(ListArgs),
     /// Show a definition and the sensors that it makes
     Show(ShowArgs),
-    /// Remove definitions
+    /// Remove one or more definitions
     Remove(RemoveArgs),
     /// Who defined and removed what, and when
     History(HistoryArgs),
@@ -146,7 +145,7 @@ struct RemoveArgs {
 
 #[derive(Args)]
 struct HistoryArgs {
-    /// Of one definition
+    /// Only changes of this definition
     #[arg(value_name = "PATH")]
     path: Option<String>,
     /// The latest so many
@@ -157,7 +156,6 @@ struct HistoryArgs {
     json: bool,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &VirtualArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let open = || Connection::open(client);

@@ -51,7 +51,6 @@ pub struct ShowArgs {
     client: ClientOption,
 }
 
-/// Runs the subcommand.
 pub fn run(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let now = values::now();

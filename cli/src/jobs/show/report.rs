@@ -26,7 +26,6 @@ pub struct JobNodeUsage {
     pub cpus_used: Option<ValueRange>,
     /// The mean of the used CPUs, divided by the number of CPUs.
     pub utilisation: Option<f64>,
-    /// In bytes.
     pub memory: Option<ValueRange>,
     /// According to the kernel.
     pub memory_peak: Option<f64>,

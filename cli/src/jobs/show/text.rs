@@ -21,7 +21,6 @@ fn instant(time: UtcTime) -> String {
     values::time(time.0, 3)
 }
 
-/// Writes everything.
 pub fn write(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
     properties(report, now, style, out)?;
     steps(report, now, style, out)?;

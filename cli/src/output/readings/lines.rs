@@ -23,7 +23,6 @@ pub fn value_exact(value: Option<Value>) -> String {
     }
 }
 
-/// `{"sensor":…,"time":…,"value":…,"unit":…}`.
 pub fn json(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
     #[derive(serde::Serialize)]
     struct Line<'a> {

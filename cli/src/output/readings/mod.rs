@@ -35,19 +35,16 @@ pub enum Format {
 /// One reading of an answer, in the unit shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading<'a> {
-    /// The sensor's path.
     pub sensor: &'a str,
     /// ns since the Unix epoch.
     pub time: i64,
     /// `None` is a gap.
     pub value: Option<Value>,
-    /// The value's unit.
     pub unit: &'a str,
 }
 
 /// Writes readings as text.
 pub enum TextRows {
-    /// Aligned.
     Table(TableRows),
     /// With a head line, once.
     Csv {
@@ -158,7 +155,6 @@ impl<'a> Readings<'a> {
         Some((self.keys.value(row) as usize, self.times[row]))
     }
 
-    /// One row.
     pub fn get(&self, row: usize) -> Reading<'a> {
         let key = self.keys.value(row) as usize;
         let value = match self.values.data_type() {

@@ -32,7 +32,6 @@ impl<W: Write + Send> ParquetRows<W> {
         Ok(Self { writer, name })
     }
 
-    /// Appends a batch.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
         self.writer.write(batch).map_err(|error| failed(&self.name, error))
     }

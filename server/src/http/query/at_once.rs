@@ -60,11 +60,12 @@ fn run(
     let snapshot = api.space.snapshot_for(sensors);
     let mut result = wholegrain_query::run_on(snapshot, sensors.clone(), query).ok()?;
     let head = QueryHead::of(&result);
-    let mut told = std::mem::take(&mut result.warnings);
-    told.append(&mut result.notes);
+    let mut reported = std::mem::take(&mut result.warnings);
+    reported.append(&mut result.notes);
     result.batches.stop_when(move || Instant::now() > until);
     let mut rows = 0;
-    let whole = super::answer(result, &told, format, BufferedBody::default(), |more| rows += more).ok()?.into_bytes();
+    let whole =
+        super::answer(result, &reported, format, BufferedBody::default(), |more| rows += more).ok()?.into_bytes();
     api.metrics.query_rows.add(rows);
     api.metrics.query_bytes.add(whole.len() as u64);
     Some((head, whole))
