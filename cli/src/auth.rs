@@ -1,4 +1,4 @@
-//! `wholegrain auth`: who may come in without a certificate, and with which token.
+//! `wholegrain auth`: users with passwords, and tokens.
 
 use std::io::{self, Write};
 
@@ -13,8 +13,8 @@ mod token;
 mod user;
 
 const EXAMPLES: &str = "\
-Users are agents and other MQTT clients that have a password in place of a certificate. Tokens are for HTTP: for people, \
-dashboards, and programs that write readings. A running server takes changes over within seconds.
+Users are agents and other MQTT clients with a password in place of a certificate. Tokens are for HTTP: for people, \
+dashboards, and programs that write readings. A running server applies changes within seconds.
 
 Examples:
   wholegrain auth user add node0042
@@ -22,15 +22,15 @@ Examples:
   wholegrain auth token list";
 
 const HASH_EXAMPLES: &str = "\
-The password is asked for on the terminal and not shown, or is one line of standard input; it never stands on the command line, \
-where others could see it. `wholegrain auth user add` does this and the rest in one step, where the server's files are on this \
-machine. The agent has user and password_file, with the password itself in the first line, in its [mqtt].
+The command reads the password from the terminal without echo, or one line of standard input; on the command line other users \
+could see it. `wholegrain auth user add` does this and the rest in one step on the server's machine. The agent's [mqtt] needs \
+user and password_file, a file with the password in its first line.
 
 Examples:
   wholegrain auth hash --user node0042 >> /etc/wholegrain/passwords
   openssl rand -base64 24 | tee password | wholegrain auth hash --user node0042";
 
-/// Users with passwords, and tokens with roles
+/// Manage users with passwords, and tokens with roles
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct AuthArgs {
@@ -45,7 +45,7 @@ enum AuthCommand {
     Hash(HashArgs),
 }
 
-/// Read a password and print its hash, for a password file elsewhere
+/// Read a password and print its hash, for a password file on another machine
 #[derive(Args)]
 #[command(after_help = format!("{HASH_EXAMPLES}\n\n{EXIT_CODES}"))]
 struct HashArgs {

@@ -1,4 +1,4 @@
-//! `wholegrain ca`: the installation's own certificate authority.
+//! `wholegrain ca`: the certificate authority of the installation.
 
 mod certificates;
 
@@ -20,16 +20,16 @@ Examples:
   wholegrain ca revoke node0042";
 
 const AGENT_EXAMPLES: &str = "\
-Makes agents/NAME.pem, agents/NAME.key and agents/NAME.toml in the installation's directory, and says what to copy to the node. \
-What is there already is left alone. It runs where the authority's key is, on the machine of `wholegrain init` or \
-`wholegrain up`; the server need not run, and need not be told.
+Makes agents/NAME.pem, agents/NAME.key and agents/NAME.toml in the installation's directory, and prints what to copy to the node. \
+Existing files are kept. Run it where the authority's key is, on the machine of `wholegrain init` or `wholegrain up`. The server need \
+not run, and needs no reload.
 
 Examples:
   wholegrain ca agent node0042
   wholegrain ca agent node0042 --prefix /lab/rack07/node0042 --server monitor.example:8883
   for node in node0001 node0002; do wholegrain ca agent $node --dir /etc/wholegrain; done";
 
-/// The installation's certificates: of agents, of the server, and which count no longer
+/// Make, list and revoke certificates of agents and the server
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct CaArgs {
@@ -40,8 +40,8 @@ pub struct CaArgs {
 #[derive(Subcommand)]
 enum CaCommand {
     Agent(AgentArgs),
-    List(certificates::ListArgs),
-    Show(certificates::ShowArgs),
+    List(certificates::ListCertificatesArgs),
+    Show(certificates::ShowCertificateArgs),
     Server(certificates::ServerArgs),
     Revoke(certificates::RevokeArgs),
 }

@@ -10,17 +10,17 @@ use wholegrain_model::config::Document;
 
 use crate::failure::Failure;
 
-/// The option of those subcommands that ask somebody.
+/// The option of subcommands that send requests.
 #[derive(Debug, Args)]
 pub struct ClientOption {
-    /// The client.toml that says where the server is [default: the first of ./var/client.toml,
+    /// The client.toml with the server's address [default: the first of ./var/client.toml,
     /// ~/.config/wholegrain/client.toml, /etc/wholegrain/client.toml] [env: WHOLEGRAIN_CLIENT]
     #[arg(long = "client", id = "asked_client", global = true, value_name = "FILE")]
     client: Option<PathBuf>,
 }
 
 impl ClientOption {
-    /// What is named here, or else what was named before the subcommand or in the environment.
+    /// The file named by this option, else the one named before the subcommand or in the environment.
     pub fn or<'a>(&'a self, before: Option<&'a Path>) -> Option<&'a Path> {
         self.client.as_deref().or(before)
     }
@@ -39,19 +39,19 @@ struct ClientFile {
 /// `client.toml` with its paths resolved.
 #[derive(Debug)]
 pub struct ClientConfig {
-    /// The file it came from.
+    /// The path of the file.
     pub file: PathBuf,
     pub url: Option<String>,
     /// File with the bearer token.
     pub token_file: Option<PathBuf>,
-    /// Certificates of the authority that is trusted, the only one.
+    /// The certificates of the only trusted authority.
     pub ca: Option<PathBuf>,
     /// Socket of the agent on this machine.
     pub agent_socket: Option<PathBuf>,
 }
 
 impl ClientConfig {
-    /// Reads the file named, or the first one that is there; `None` when there is none and none was named.
+    /// Reads the named file, or the first existing one; `None` without any.
     pub fn find(named: Option<&Path>) -> Result<Option<Self>, Failure> {
         if let Some(path) = named {
             return Self::read(path).map(Some);
@@ -87,8 +87,8 @@ impl ClientConfig {
     }
 }
 
-/// Refuses a file that was found and not named with `option`, and that another user could have written: it says where the token is sent
-/// to, or which files are written.
+/// Refuses a file that was not named with `option` and that another user could have written: it decides where the token is sent, or
+/// which files are written.
 pub fn check_owner(path: &Path, option: &str) -> Result<(), Failure> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
@@ -102,7 +102,7 @@ pub fn check_owner(path: &Path, option: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Where client.toml is looked for, in this order.
+/// The places of client.toml, in this order.
 pub fn places() -> Vec<PathBuf> {
     let mut places = vec![PathBuf::from("var/client.toml")];
     if let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) {
@@ -112,11 +112,11 @@ pub fn places() -> Vec<PathBuf> {
     places
 }
 
-/// The message when there is no client.toml.
+/// The message for a missing client.toml.
 pub fn nowhere() -> String {
     let looked: Vec<String> = places().iter().map(|path| path.display().to_string()).collect();
     format!(
-        "no client.toml says where the server is; looked for {}. Start a server here with `make up` (or `wholegrain up`), or name \
+        "found no client.toml in {}. Start a server here with `make up` (or `wholegrain up`), or name \
          the file with --client FILE or in WHOLEGRAIN_CLIENT",
         looked.join(", ")
     )

@@ -45,14 +45,14 @@ const NOT_FOUND: &str = ": not found: ";
 /// The most warnings that are shown.
 const WARNINGS_MAX: usize = 8;
 
-/// A server (or an agent's HTTPS) that can be asked.
+/// A server, or an agent's HTTPS.
 pub struct Connection {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
-    /// What told us the address, for messages.
+    /// The source of the address, for messages.
     origin: String,
-    /// What to do when it cannot be reached.
+    /// The advice if it cannot be reached.
     advice: &'static str,
 }
 
@@ -141,13 +141,13 @@ impl<'a> Request<'a> {
 
 /// A response with a status of success.
 pub struct Response {
-    /// How many sensors the patterns chose, when the server says.
+    /// The number of sensors that match, if the server sends it.
     pub sensors: Option<u64>,
-    /// What the server warns of.
+    /// Readings that are missing from the response.
     pub warnings: Vec<String>,
-    /// What the answer leaves out on purpose, such as readings that retention has dropped.
+    /// Readings that the response leaves out on purpose, such as readings dropped by retention.
     pub notes: Vec<String>,
-    /// The tier that answers wherever it can, and the width of the windows.
+    /// The tier that is read where possible, and the width of the windows.
     pub tier: Option<String>,
     pub every: Option<String>,
     /// The server's clock, in seconds since the Unix epoch.
@@ -157,7 +157,7 @@ pub struct Response {
 }
 
 impl Connection {
-    /// To the server of client.toml.
+    /// A connection to the server of client.toml.
     pub fn open(named: Option<&Path>) -> Result<Self, Failure> {
         let Some(config) = ClientConfig::find(named)? else { return Err(Failure::Unreachable(nowhere())) };
         let Some(url) = &config.url else {
@@ -170,7 +170,7 @@ impl Connection {
         Self::to(url, &config, advice)
     }
 
-    /// To any address with the authority and the token of `config`.
+    /// A connection to any address with the authority and the token of `config`.
     pub fn to(url: &str, config: &ClientConfig, advice: &'static str) -> Result<Self, Failure> {
         let origin = config.file.display().to_string();
         if !url.starts_with("https://") {
@@ -267,11 +267,11 @@ impl Connection {
     fn no_tls(&self) -> Failure {
         let Self { url, origin, .. } = self;
         Failure::Unreachable(format!(
-            "what answers at {url} (from {origin}) does not speak TLS; is that the port of the server's HTTPS?"
+            "the program at {url} (from {origin}) does not speak TLS; is this the port of the server's HTTPS?"
         ))
     }
 
-    /// What to say about an error before an answer.
+    /// The message for an error before a response.
     fn unreachable(&self, error: &ureq::Error) -> Failure {
         let Self { url, origin, advice, .. } = self;
         match error {
@@ -297,26 +297,26 @@ fn wrapped(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The warnings or notes of an answer's head, each one line.
+/// The warnings or notes in a response's headers, each one line.
 fn remarks(headers: &ureq::http::HeaderMap, name: &str) -> Vec<String> {
     let line = |value: &ureq::http::HeaderValue| escaped(&String::from_utf8_lossy(value.as_bytes())).into_owned();
     headers.get_all(name).iter().take(WARNINGS_MAX).map(line).collect()
 }
 
-/// An error in words, without the library's own prefix.
+/// The text of an error, without the library's prefix.
 fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            "the connection was closed before an answer".to_owned()
+            "the connection was closed before a response".to_owned()
         }
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::HostNotFound => "no such host".to_owned(),
-        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
+        ureq::Error::Timeout(_) => "no response in time".to_owned(),
         other => other.to_string(),
     }
 }
 
-/// What a request for one thing fails with: that the thing is not there is no mistake of the request.
+/// Maps the status 404 to [`Failure::NothingMatched`].
 fn not_there(failure: Failure) -> Failure {
     match failure {
         Failure::Usage(text) => match text.split_once(NOT_FOUND) {
@@ -327,7 +327,7 @@ fn not_there(failure: Failure) -> Failure {
     }
 }
 
-/// What an answer with another status than 200 means.
+/// The failure for a response with an error status.
 pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
     let said = serde_json::from_str::<ErrorResponse>(body).map(|body| body.error).unwrap_or_else(|_| {
         let line = body.lines().next().unwrap_or_default();
@@ -364,7 +364,7 @@ impl Response {
             .with_config()
             .limit(RESPONSE_BYTES_MAX)
             .read_to_vec()
-            .map_err(|error| Failure::Unreachable(format!("the answer broke off: {}", reason(&error))))
+            .map_err(|error| Failure::Unreachable(format!("the response broke off: {}", reason(&error))))
     }
 }
 

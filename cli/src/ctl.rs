@@ -1,4 +1,4 @@
-//! `wholegrain ctl`: asks an agent and changes it, over its Unix socket or its HTTPS.
+//! `wholegrain ctl`: shows and changes the state of an agent, over its Unix socket or HTTPS.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -20,16 +20,16 @@ use crate::socket::{self, encoded};
 mod jobs;
 mod show;
 
-/// Where a packaged agent has its socket.
+/// The socket of a packaged agent.
 const SOCKET: &str = "/run/wholegrain/agent.sock";
 
-/// The socket that is open to every user, beside it.
+/// The socket for all users, in the same directory.
 const USERS_SOCKET: &str = "jobs.sock";
 
 const EXAMPLES: &str = "\
-Without --socket and --url, the agent_socket of client.toml is asked, else /run/wholegrain/agent.sock. Where that is not for you, \
-jobs.sock beside it is, which answers every user about their own jobs: jobs, job, rules, rule, sensors, newest, average and \
-history. With --url, token and authority come from client.toml.
+Without --socket and --url the command uses the agent_socket of client.toml, else /run/wholegrain/agent.sock. Users without permission \
+for it use jobs.sock in the same directory, which serves every user for their own jobs: jobs, job, rules, rule, sensors, newest, average \
+and history. With --url, token and authority come from client.toml.
 
 Examples:
   wholegrain ctl status
@@ -43,17 +43,17 @@ Examples:
   wholegrain ctl rule add --job 4711 --metrics 'perf/*' --every 1ms --for 10m
   wholegrain ctl --url https://node0042:8444 groups";
 
-/// Ask an agent, and change what it does
+/// Show and change the state of an agent
 #[derive(Args)]
 #[command(after_help = format!("{PATTERNS}\n\n{TIMES}\n\n{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct CtlArgs {
     /// The agent's Unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "url", global = true)]
     socket: Option<PathBuf>,
-    /// The agent's HTTPS, such as https://node0042:8444
+    /// The agent's HTTPS address, such as https://node0042:8444
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
-    /// How to write it
+    /// The format of the output
     #[arg(long, short, value_enum, default_value_t = CtlFormat::Table, global = true)]
     format: CtlFormat,
     #[command(flatten)]
@@ -62,109 +62,109 @@ pub struct CtlArgs {
     command: CtlCommand,
 }
 
-/// How an agent's answer is written.
+/// The format of an agent's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CtlFormat {
     /// Aligned columns, for people
     Table,
-    /// As the agent wrote it
+    /// JSON as the agent sent it
     Json,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 enum CtlCommand {
-    /// What the agent is and how it fares: cost, lag, queue, what was lost
+    /// Show the agent's name, cost, lag, queue and losses
     Status,
-    /// Its sources and whether they run
+    /// List sources and whether they run
     Sources,
-    /// Its groups with intervals, ticks and lag
+    /// List groups with intervals, ticks and lag
     Groups,
     /// List the agent's sensors
     Sensors {
-        /// Which sensors; all of them when none is given
+        /// Patterns of the sensors [default: all]
         #[arg(value_name = "PATTERN")]
         patterns: Vec<Pattern>,
     },
-    /// Newest values out of its memory, without the server
+    /// Show newest values from the agent's memory, without the server
     Newest {
         /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
     },
-    /// Means over the last seconds out of its memory
+    /// Show means over the last seconds from the agent's memory
     Average {
         /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
-        /// How far back, such as 10s or 1min
+        /// The length of the window, such as 10s or 1min
         #[arg(long, default_value = "10s", value_name = "LENGTH")]
         window: Interval,
     },
-    /// Values of the last minutes out of its memory
+    /// Show values of the last minutes from the agent's memory
     History {
         /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
-        /// Start of the range, such as -30s; `wholegrain ctl --help` says how times are written
+        /// Start of the range, such as -30s; `wholegrain ctl --help` describes the notation
         #[arg(long, default_value = "-1m", value_name = "TIME", allow_hyphen_values = true)]
         from: String,
-        /// End of the range
+        /// End of the range, excluded
         #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
         to: String,
     },
     /// Stop reading a source
     Stop {
-        /// Its name, as `ctl sources` shows it
+        /// The name in `ctl sources`
         source: String,
     },
-    /// Start a source that was stopped
+    /// Start a stopped source again
     Start {
-        /// Its name, as `ctl sources` shows it
+        /// The name in `ctl sources`
         source: String,
     },
     /// Change a group's interval until the next reload
     Interval {
-        /// Its name, as `ctl groups` shows it
+        /// The name in `ctl groups`
         group: String,
         /// The new interval, such as 100ms; at least 1ms
         interval: Interval,
     },
-    /// Say or change how much the agent logs
+    /// Show or change the agent's log level
     Log {
-        /// error, warn, info, debug or trace; without it, says what it is
+        /// error, warn, info, debug or trace [default: print the current level]
         level: Option<String>,
-        /// How long, such as 10min; then the configured level holds again. Without it: until a reload or restart
+        /// How long, such as 10min; then the configured level applies again [default: until a reload or restart]
         #[arg(long = "for", value_name = "LENGTH", requires = "level")]
         within: Option<Interval>,
     },
-    /// The jobs that run on the node: all of them, or yours
+    /// List running jobs on the node: all, or your own
     Jobs,
-    /// One job: what is known of it, and how often each of its metrics is read
+    /// Show one job with the intervals of its metrics
     Job {
-        /// Its id, as `ctl jobs` shows it
+        /// The id in `ctl jobs`
         id: String,
     },
-    /// The rules that say how often metrics of jobs are read; of those that match the last one counts
+    /// List the rules for intervals of job metrics; the last matching rule applies
     Rules,
-    /// Change how often metrics of jobs are read
+    /// Add or remove rules for intervals of job metrics
     #[command(subcommand)]
     Rule(RuleCommand),
-    /// Read the configuration again; groups that did not change lose no sample
+    /// Reload the configuration; unchanged groups lose no sample
     Reload,
 }
 
 /// A request to the agent's API.
 #[derive(Debug, PartialEq)]
-struct Request {
+struct AgentRequest {
     method: &'static str,
     path: String,
     query: Vec<(&'static str, String)>,
     body: Option<Value>,
 }
 
-impl Request {
+impl AgentRequest {
     fn get(path: &str, query: Vec<(&'static str, String)>) -> Self {
-        Request { method: "GET", path: path.to_owned(), query, body: None }
+        AgentRequest { method: "GET", path: path.to_owned(), query, body: None }
     }
 
     fn path_and_query(&self) -> String {
@@ -205,9 +205,9 @@ pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 impl CtlCommand {
-    fn request(&self) -> Result<Request, Failure> {
-        let get = Request::get;
-        let post = |path: String, query| Request { method: "POST", path, query, body: None };
+    fn request(&self) -> Result<AgentRequest, Failure> {
+        let get = AgentRequest::get;
+        let post = |path: String, query| AgentRequest { method: "POST", path, query, body: None };
         let choose = |patterns: &[Pattern]| patterns.iter().map(|p| ("pattern", p.to_string())).collect::<Vec<_>>();
         Ok(match self {
             CtlCommand::Status => get("/v1/status", vec![]),
@@ -251,21 +251,21 @@ impl CtlCommand {
     }
 }
 
-/// The administrator's socket. A client.toml that is broken is an error; one that is not there is none.
+/// The administrator's socket. A malformed client.toml is an error, a missing one is not.
 fn socket_of(client: Option<&Path>) -> Result<PathBuf, Failure> {
     let configured = ClientConfig::find(client)?.and_then(|config| config.agent_socket);
     Ok(configured.unwrap_or_else(|| SOCKET.into()))
 }
 
-/// Asks the administrator's socket, or the users' beside it where the other is not there or not for us.
-fn ask_nearest(socket: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
+/// Sends the request to the administrator's socket, or to the users' socket if the first is missing or refuses access.
+fn ask_nearest(socket: &Path, request: &AgentRequest) -> Result<Vec<u8>, Failure> {
     let error = match try_socket(socket, request) {
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => error,
         other => return answered(socket, other),
     };
     let users = socket.with_file_name(USERS_SOCKET);
     match try_socket(&users, request) {
-        // It is the other one that should have been there.
+        // Report the error of the administrator's socket: the users' one is optional.
         Err(second) if second.kind() == ErrorKind::NotFound => answered(socket, Err(error)),
         other => {
             eprintln!(
@@ -278,11 +278,11 @@ fn ask_nearest(socket: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn ask_socket(path: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
+fn ask_socket(path: &Path, request: &AgentRequest) -> Result<Vec<u8>, Failure> {
     answered(path, try_socket(path, request))
 }
 
-fn try_socket(path: &Path, request: &Request) -> std::io::Result<(u16, Vec<u8>)> {
+fn try_socket(path: &Path, request: &AgentRequest) -> std::io::Result<(u16, Vec<u8>)> {
     let body = request.body.as_ref().map(Value::to_string);
     socket::ask(path, request.method, &request.path_and_query(), body.as_deref().map(str::as_bytes))
 }
@@ -305,7 +305,7 @@ fn answered(path: &Path, result: std::io::Result<(u16, Vec<u8>)>) -> Result<Vec<
     if (200..300).contains(&status) {
         return Ok(body);
     }
-    // No token plays a part at a socket.
+    // A socket needs no token, so the message must not mention one.
     let said = serde_json::from_slice::<Value>(&body).ok().filter(|_| status == 403);
     if let Some(why) = said.as_ref().and_then(|said| said["error"].as_str()) {
         return Err(Failure::Usage(why.to_owned()));
@@ -313,7 +313,7 @@ fn answered(path: &Path, result: std::io::Result<(u16, Vec<u8>)>) -> Result<Vec<
     Err(refusal(status, &String::from_utf8_lossy(&body), &format!("the agent at {shown}"), "client.toml"))
 }
 
-fn ask_https(url: &str, request: &Request, client: Option<&Path>) -> Result<Vec<u8>, Failure> {
+fn ask_https(url: &str, request: &AgentRequest, client: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let Some(config) = ClientConfig::find(client)? else { return Err(Failure::Usage(nowhere())) };
     let advice = "is the agent running, with its HTTPS switched on?";
     let connection = Connection::to(url, &config, advice)?;

@@ -1,4 +1,4 @@
-//! `wholegrain init`: the files of a fresh installation.
+//! `wholegrain init`: makes the files of a new installation.
 
 use std::path::{Path, PathBuf};
 
@@ -9,24 +9,24 @@ use wholegrain_server::{InitOptions, InitReport};
 use crate::failure::{EXIT_CODES, Failure};
 
 const EXAMPLES: &str = "\
-What is there already is left alone.
+Existing files are kept.
 
 Examples:
   wholegrain init                        into ./var, for this machine only
   wholegrain init /etc/wholegrain --listen '[::]' --host monitor.example
-                                         for agents on other machines too
+                                         for agents on other machines as well
   wholegrain init --system /etc/wholegrain --host monitor.example
                                          the secrets of a packaged installation
-  wholegrain ca agent node0042           then adds one of those";
+  wholegrain ca agent node0042           then adds an agent";
 
-/// Make the files of a fresh installation: authority, certificates, token, configurations
+/// Make the files of a new installation: authority, certificates, token, configurations
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct InitArgs {
-    /// The directory to make them in
+    /// The directory of the installation
     #[arg(default_value = "var", value_name = "DIR")]
     dir: PathBuf,
-    /// Only what a packaged installation lacks: authority, certificate, token and client.toml, for the server.toml in DIR
+    /// Only the missing files of a packaged installation: authority, certificate, token and client.toml, for the server.toml in DIR
     #[arg(long, conflicts_with_all = ["agent", "listen", "mqtt_port"])]
     system: bool,
     /// The name of this machine's agent [default: the host's name]
@@ -36,13 +36,13 @@ pub struct InitArgs {
     #[arg(long, default_value = "localhost", value_name = "HOST")]
     listen: String,
     /// Another name or address under which agents and clients reach the server, for its certificate; beside this host's name
-    /// and localhost. May be given several times
+    /// and localhost. Can be repeated
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Port for MQTT over TLS, to which agents send
+    /// Port for MQTT over TLS, for agents
     #[arg(long, default_value_t = 8883, value_name = "PORT")]
     mqtt_port: u16,
-    /// Port for HTTPS, which `wholegrain query` and other clients ask
+    /// Port for HTTPS, for `wholegrain query` and other clients
     #[arg(long, default_value_t = 8443, value_name = "PORT")]
     http_port: u16,
 }

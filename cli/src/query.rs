@@ -1,4 +1,4 @@
-//! `wholegrain query`: readings of a range of time, out of the server as an Arrow stream, formatted as it comes.
+//! `wholegrain query`: prints readings of a range of time, formatted while the Arrow stream arrives.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,29 +19,29 @@ use crate::no_match::{no_sensor, no_sensor_of_job};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
 use crate::of_job::JobOption;
 use crate::output::Output;
-use crate::output::readings::{Format, ParquetRows, Readings, TextRows, Units};
+use crate::output::readings::{ParquetRows, ReadingBatch, ReadingFormat, TextRows, Units};
 use crate::output::style;
 use crate::output::values;
 use crate::progress::Progress;
 use crate::range::range;
 
-/// More levels than a path has.
+/// The most levels of a path.
 const LEVELS_MAX: u64 = 1024;
 
 const OPERATIONS: &str = "\
-Values are in the sensor's unit (`wholegrain sensors` shows it). Operations change it: rate and derivative are per second (By \
-becomes By/s), integral is times seconds (W becomes W.s, which is J), delta keeps it. --unit converts after that: MBy/s, kW.h, %, \
-[degF]; other dimensions are refused. Resets and wrap-around of counters are \
-understood; a gap gives no value.";
+Values are in the sensor's unit (see `wholegrain sensors`). Operations change it: rate and derivative divide by seconds (By \
+becomes By/s), integral multiplies by seconds (W becomes W.s, which is J), delta keeps it. --unit then converts: MBy/s, kW.h, %, \
+[degF]; units of another dimension are refused. Resets and wrap-around of counters are \
+handled; a gap gives no value.";
 
 const EXAMPLES: &str = "\
 Examples:
   wholegrain query MemAvailable                          the last ten minutes, as sampled
   wholegrain query MemAvailable --from -1m --every 10s   means of ten seconds
-  wholegrain query power --from -365d --points 500       a year, out of a downsampled tier
+  wholegrain query power --from -365d --points 500       a year, from a downsampled tier
   wholegrain query 'cpu/*/user' --op rate --every 1min   counters as rates
   wholegrain query '/lab/**/power' --op integral --every 1h --from -1d --format csv
-  wholegrain query '/lab/**/power' --across sum --every 1min           all of it as one series
+  wholegrain query '/lab/**/power' --across sum --every 1min           the sum as one series
   wholegrain query '/lab/**/power' --across max --levels 2 --every 1h  one for each /lab/<rack>
   wholegrain query power --job 4711 --agg mean           each node of a job, over the job's time there
   wholegrain query '/lab/**/power' --op integral --agg sum --from -1d --unit kW.h
@@ -54,45 +54,45 @@ pub struct QueryArgs {
     /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// Start of the range, within it [default: -10m; with --job when the job began]
+    /// Start of the range, included [default: -10m; with --job its start]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<String>,
-    /// End of the range, not within it [default: now; with --job when the job ended]
+    /// End of the range, excluded [default: now; with --job its end]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<String>,
     #[command(flatten)]
     job: JobOption,
-    /// One value for each window of this length, which begin at whole multiples of it since 1970-01-01 UTC
+    /// One value per window of this length; windows begin at multiples of it since 1970-01-01 UTC
     #[arg(long, value_name = "LENGTH")]
     every: Option<Interval>,
-    /// About so many windows, in place of --every: their width is one that suits the range, which is widened to whole windows
+    /// The approximate number of windows, in place of --every; the range is extended to whole windows
     #[arg(long, value_name = "N", conflicts_with = "every", value_parser = clap::value_parser!(u64).range(1..=POINTS_MAX))]
     points: Option<u64>,
-    /// How the readings of a window become one value; without --every, of the whole range. A mean is weighted by time, sample_mean is not [default: mean for gauges and rates, last for counters, sum for deltas]
+    /// The aggregate of each window, without --every of the whole range. mean is weighted by time, sample_mean is not [default: mean for gauges and rates, last for counters, sum for deltas]
     #[arg(long, value_parser = names(Agg::ALL.map(|(name, _)| name)))]
     agg: Option<String>,
-    /// What to compute from successive values, before --every: rate and delta of counters, derivative and integral of gauges
+    /// The operation on successive values, before --every: rate and delta of counters, derivative and integral of gauges
     #[arg(long, value_parser = names(Op::ALL.map(|(name, _)| name)))]
     op: Option<String>,
-    /// One series over all sensors chosen: what their values of each window, or at each exact time, become. Sensors without a value there are left out of a row; a note says so
+    /// Combine all sensors into one series: the aggregate of their values in each window, or at each time. A note reports rows with values of fewer sensors
     #[arg(long, value_name = "AGG", value_parser = names(["mean", "min", "max", "sum", "count"]))]
     across: Option<String>,
-    /// With --across: one series for each group of sensors whose paths have so many first levels in common
+    /// With --across: one series for each group of sensors whose paths have this number of first levels in common
     #[arg(long, value_name = "N", requires = "across", value_parser = clap::value_parser!(u64).range(1..=LEVELS_MAX))]
     levels: Option<u64>,
-    /// The unit that the values are wanted in, after --op and --agg: a UCUM code such as kW, kW.h, MiBy/s, %
+    /// The unit of the values, after --op and --agg: a UCUM code such as kW, kW.h, MiBy/s, %
     #[arg(long, value_name = "UNIT")]
     unit: Option<Unit>,
-    /// How to write it [default: by the ending of --output, csv, json or parquet, else table]
+    /// The format of the output [default: by the extension of --output, csv, json or parquet, else table]
     #[arg(long, short, value_enum)]
-    format: Option<Format>,
-    /// Write to this file instead of standard output; it appears when it is complete
+    format: Option<ReadingFormat>,
+    /// Write to this file; it appears when it is complete
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Stop after so many readings
+    /// Stop after this number of readings
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Say on standard error how the answer is made: the width of the windows, and the downsampled tier that gives them
+    /// Print the width of the windows and the tier on standard error
     #[arg(long)]
     explain: bool,
     #[command(flatten)]
@@ -117,10 +117,8 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
         parameters.retain(|(name, _)| (*name != "from" || args.from.is_some()) && (*name != "to" || args.to.is_some()));
         parameters.extend(args.job.parameters(now)?);
     }
-    if args.format() == Format::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
-        return Err(Failure::Usage(
-            "Parquet is no text for a terminal; add --output FILE, or send it into a pipe".into(),
-        ));
+    if args.format() == ReadingFormat::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
+        return Err(Failure::Usage("Parquet cannot be shown on a terminal; add --output FILE, or use a pipe".into()));
     }
     let connection = Connection::open(client)?;
     let request = connection.get(paths::QUERY).queries(&parameters);
@@ -143,7 +141,7 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
         eprintln!("{}", explanation(answer.every.as_deref(), answer.tier.as_deref()));
     }
     let output = Output::open(args.output.as_deref())?;
-    // How many series several sensors make is not known before they have come.
+    // With --levels the number of series is unknown before the end.
     let series = if query.across.is_some_and(|across| across.levels.is_none()) { Some(1) } else { sensors };
     let progress = Progress::new(output.is_terminal(), series, (query.from.0, query.to.0));
     let Copied { rows, warnings, notes } =
@@ -154,11 +152,11 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
         eprintln!("{} {warning}", style::on_stderr().error("warning:"));
     }
-    // What was known before the answer began is said again after it where the format has a place for it.
+    // Warnings in the headers are repeated at the end if the format allows it.
     let missing = warnings.len().max(known.len());
     if missing > 0 {
         return Err(Failure::Failed(format!(
-            "the answer is not whole: {missing} parts of the store could not be read; `wholegrain config verify` says more"
+            "the result is incomplete: {missing} parts of the store could not be read; see `wholegrain config verify`"
         )));
     }
     if rows == 0 {
@@ -174,17 +172,17 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
 
 impl QueryArgs {
     /// What --format says, else the ending of the file's name.
-    fn format(&self) -> Format {
+    fn format(&self) -> ReadingFormat {
         let ending = || self.output.as_ref()?.extension()?.to_str();
         self.format.unwrap_or_else(|| match ending() {
-            Some("parquet") => Format::Parquet,
-            Some("csv") => Format::Csv,
-            Some("json" | "ndjson" | "jsonl") => Format::Json,
-            _ => Format::Table,
+            Some("parquet") => ReadingFormat::Parquet,
+            Some("csv") => ReadingFormat::Csv,
+            Some("json" | "ndjson" | "jsonl") => ReadingFormat::Json,
+            _ => ReadingFormat::Table,
         })
     }
 
-    /// What is asked, checked as far as that goes without the server.
+    /// The query, checked as far as possible without the server.
     fn query(&self, now: Timestamp) -> Result<Query, Failure> {
         /// Before any job; it only checks the other end.
         const EARLIEST: &str = "1970-01-01";
@@ -233,7 +231,7 @@ fn parameters(query: &Query) -> Vec<(&'static str, String)> {
     parameters
 }
 
-/// How an answer is made, in words.
+/// Describes how the result was computed.
 fn explanation(every: Option<&str>, tier: Option<&str>) -> String {
     match (every, tier) {
         (None, None) => "readings, as sampled".to_owned(),
@@ -260,7 +258,7 @@ const TAIL_BYTES_MAX: u64 = 64 << 10;
 /// The warnings and notes after the end of an Arrow stream: a line of JSON each.
 pub fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
     #[derive(serde::Deserialize)]
-    struct Line {
+    struct TrailingLine {
         warning: Option<String>,
         note: Option<String>,
     }
@@ -268,7 +266,7 @@ pub fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
     let _ = answer.take(TAIL_BYTES_MAX).read_to_string(&mut text);
     let shown = |text: String| escaped(&text).into_owned();
     let (mut warnings, mut notes) = (Vec::new(), Vec::new());
-    for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
+    for line in text.lines().filter_map(|line| serde_json::from_str::<TrailingLine>(line).ok()) {
         warnings.extend(line.warning.map(shown));
         notes.extend(line.note.map(shown));
     }
@@ -279,7 +277,7 @@ pub fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
 fn copy(
     answer: impl Read,
     url: &str,
-    format: Format,
+    format: ReadingFormat,
     output: Output,
     mut progress: Progress,
 ) -> Result<Copied, Failure> {
@@ -306,9 +304,9 @@ enum Sink {
 }
 
 impl Sink {
-    fn new(format: Format, output: Output, schema: SchemaRef) -> Result<Self, Failure> {
+    fn new(format: ReadingFormat, output: Output, schema: SchemaRef) -> Result<Self, Failure> {
         let units = Units::of(&schema);
-        if format == Format::Parquet {
+        if format == ReadingFormat::Parquet {
             let name = output.name();
             return Ok(Sink::Parquet { rows: Box::new(ParquetRows::new(schema, output, name)?), units });
         }
@@ -325,12 +323,12 @@ impl Sink {
         };
         match self {
             Sink::Parquet { rows, units } => {
-                let last = Readings::new(batch, units).ok_or_else(strange)?.last();
+                let last = ReadingBatch::new(batch, units).ok_or_else(strange)?.last();
                 rows.write(batch)?;
                 Ok(last)
             }
             Sink::Text { rows, output, units, begun } => {
-                let readings = Readings::new(batch, units).ok_or_else(strange)?;
+                let readings = ReadingBatch::new(batch, units).ok_or_else(strange)?;
                 if !std::mem::replace(begun, true) {
                     rows.expect(readings.names());
                 }
@@ -347,7 +345,7 @@ impl Sink {
             Sink::Parquet { rows, .. } => rows.finish()?.finish(),
             Sink::Text { mut rows, mut output, .. } => {
                 let name = output.name();
-                rows.begin(&mut output).and_then(|()| rows.settle(&mut output)).map_err(Failure::writing(&name))?;
+                rows.begin(&mut output).and_then(|()| rows.write_held(&mut output)).map_err(Failure::writing(&name))?;
                 output.finish()
             }
         }

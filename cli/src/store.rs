@@ -1,4 +1,4 @@
-//! `wholegrain store`: what lies in a store's directory, read on the spot, whether its server runs or not.
+//! `wholegrain store`: checks, describes, repairs and restores a store on this machine's disk.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -34,23 +34,23 @@ pub struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Read everything and compare it with its checksums; exit code 4 when something is damaged. Changes nothing; its server may be running
-    Verify(WhereArgs),
-    /// Say what there is: files, bytes, readings, range of time. Its server may be running
-    Stats(WhereArgs),
-    /// Keep of damaged files what can be read and set them aside under damaged/; the server must not run. Exit code 4 when something is lost
+    /// Compare every file with its checksums; exit code 4 if any is damaged. Changes nothing; the server may run
+    Verify(StoreLocation),
+    /// Show files, bytes, readings and the range of time. The server may run
+    Stats(StoreLocation),
+    /// Keep the readable part of damaged files and move them to damaged/; the server must not run. Exit code 4 if readings are lost
     Repair {
         #[command(flatten)]
-        place: WhereArgs,
-        /// Change nothing; say what would be kept
+        place: StoreLocation,
+        /// Change nothing; print what would be kept
         #[arg(long)]
         dry_run: bool,
     },
-    /// Write the store of a backup into an empty directory, and say what it holds
+    /// Restore a backup into an empty directory and print its statistics
     Restore {
         /// The backup: a directory, or a tar file
         backup: PathBuf,
-        /// Where the store is to lie; must be empty or not there
+        /// The directory for the store; it must be empty or missing
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
         /// Print the result as JSON
@@ -60,11 +60,11 @@ enum StoreCommand {
 }
 
 #[derive(Args)]
-struct WhereArgs {
-    /// The store's directory, where catalogue.redb lies
+struct StoreLocation {
+    /// The store's directory, with catalogue.redb
     #[arg(long, value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
     dir: Option<PathBuf>,
-    /// The server's configuration, which says where the store is
+    /// The server's configuration, which names the store's directory
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the result as JSON
@@ -72,7 +72,7 @@ struct WhereArgs {
     json: bool,
 }
 
-impl WhereArgs {
+impl StoreLocation {
     fn dir(&self, may_lack_catalogue: bool) -> Result<PathBuf, Failure> {
         let dir = match (&self.dir, &self.config) {
             (Some(dir), _) => dir.clone(),
@@ -100,7 +100,7 @@ pub fn run(args: &StoreArgs) -> Result<(), Failure> {
     }
 }
 
-fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
+fn verify_store(place: &StoreLocation) -> Result<(), Failure> {
     let dir = place.dir(false)?;
     let bar = std::io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::new(0);
@@ -128,18 +128,18 @@ fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
     output.finish()?;
     match report.damaged().count() {
         0 if !report.lost.is_empty() => Err(Failure::Failed(format!(
-            "the journal has lost acknowledged readings, {} times; `wholegrain config lost` lists and acknowledges that",
+            "the journal has lost acknowledged readings, {} times; `wholegrain config lost` lists and acknowledges the losses",
             report.lost.len()
         ))),
         0 => Ok(()),
         count => Err(Failure::Failed(format!(
-            "{count} of {} files are damaged; bring them back from a backup, or keep on without what is in them",
+            "{count} of {} files are damaged; restore them from a backup, or continue without their readings",
             report.files.len()
         ))),
     }
 }
 
-fn repair_store(place: &WhereArgs, dry_run: bool) -> Result<(), Failure> {
+fn repair_store(place: &StoreLocation, dry_run: bool) -> Result<(), Failure> {
     let dir = place.dir(true)?;
     let bar = crate::config::progress_bar();
     let report = repair(&dir, dry_run, &mut |done, total| {
@@ -222,8 +222,8 @@ fn restore_store(backup: &Path, dir: &Path, as_json: bool) -> Result<(), Failure
     let made_at = Timestamp(restored.manifest.made_at).to_string();
     let mut output = Output::open(None)?;
     if as_json {
-        let told = serde_json::json!({ "made_at": made_at, "holds": holdings, "damaged": restored.damaged });
-        json(&told, &mut output)?;
+        let summary = serde_json::json!({ "made_at": made_at, "holds": holdings, "damaged": restored.damaged });
+        json(&summary, &mut output)?;
     } else {
         let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
         let say = Failure::writing("standard output");
@@ -236,9 +236,7 @@ fn restore_store(backup: &Path, dir: &Path, as_json: bool) -> Result<(), Failure
     output.finish()?;
     match restored.damaged.len() {
         0 => Ok(()),
-        count => {
-            Err(Failure::Failed(format!("{count} files could not be restored; `wholegrain store repair` settles that")))
-        }
+        count => Err(Failure::Failed(format!("{count} files could not be restored; run `wholegrain store repair`"))),
     }
 }
 
@@ -287,7 +285,7 @@ fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -
     table.write(style, out)
 }
 
-fn stats(place: &WhereArgs) -> Result<(), Failure> {
+fn stats(place: &StoreLocation) -> Result<(), Failure> {
     let dir = place.dir(false)?;
     let holdings = holdings(&dir).map_err(|error| Failure::Failed(error.to_string()))?;
     let mut output = Output::open(None)?;

@@ -1,4 +1,4 @@
-//! `wholegrain up`: a whole installation on this machine: makes its files, starts server and agent, watches over both.
+//! `wholegrain up`: makes an installation on this machine, starts server and agent, and supervises both.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -24,26 +24,26 @@ mod ports;
 use child::Child;
 use demo::{Demo, DemoArgs};
 
-/// How long a program may take until it answers; a server replays its journal first.
+/// How long a program may take before it responds; a server replays its journal first.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
-/// For how long the number of sensors must stay the same until it is believed: an agent announces group after group.
-const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// How long a signal to us may come after a program has ended of the same signal, as when a whole container is told to stop.
+/// How long the number of sensors must stay the same: an agent announces group after group.
+const STABLE_AFTER: Duration = Duration::from_secs(1);
+/// How long after the end of a program its signal may reach this process, for example when a whole container stops.
 const SIGNAL_LATE_MAX: Duration = Duration::from_secs(2);
-/// Longer than any run.
+/// A time longer than any run.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// How long the past of a demonstration may take.
+/// How long the generation of a demonstration's past may take.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// How often is looked whether something is ready, or has ended.
+/// The interval of checks whether a program is ready or has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the agent may take to stop: it spools what is unsent.
+/// How long the agent may take to stop: it spools unsent batches.
 const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the server may take to stop: it seals or syncs its journal.
 const SERVER_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
-Makes in --dir what is missing of an installation (an authority, certificates, a token, the configurations), starts the server \
-and the agent, and stops both on Ctrl-C. The data stays: the next `wholegrain up` goes on with it.
+Makes the missing files of an installation in --dir (an authority, certificates, a token, the configurations), starts the server \
+and the agent, and stops both on Ctrl-C. The next `wholegrain up` continues with the data.
 
 Examples:
   wholegrain up
@@ -54,21 +54,21 @@ Examples:
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct UpArgs {
-    /// Where configurations and data are [default: var; with --demo var-demo where var is another installation]
+    /// The directory of configurations and data [default: var; with --demo var-demo if var is another installation]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
     demo: DemoArgs,
-    /// Port for MQTT over TLS [default: what the configuration says, at first 8883]
+    /// Port for MQTT over TLS [default: the configured one, at first 8883]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     mqtt_port: Option<u16>,
-    /// Port for HTTPS [default: what the configuration says, at first 8443]
+    /// Port for HTTPS [default: the configured one, at first 8443]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     http_port: Option<u16>,
     /// The agent's program [default: wholegrain-agent beside this one]
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
-    /// How long the sensors may take to appear before the examples are printed without them
+    /// How long to wait for sensors before the examples are printed
     #[arg(long, value_name = "LENGTH", default_value = "5s", hide = true)]
     sensors_within: Interval,
 }
@@ -85,14 +85,14 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     check_directory(&dir).map_err(Failure::Failed)?;
     demo::check(&dir, &args.demo)?;
     let server_toml = dir.join("server/server.toml");
-    // Nothing is written before it is known that no server runs here and that the ports are free.
+    // Checks that no server runs here and that the ports are free before it writes anything.
     let held = free::check(&server_toml, &options, args.mqtt_port, args.http_port)?;
     let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
     let report = init::make(&dir, &options)?;
     ports::change(&dir, &server_toml, args.mqtt_port, args.http_port)?;
     let config = ServerConfig::load(&server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
     if report.created.is_empty() {
-        println!("Going on with the data in {}.", dir.display());
+        println!("Continuing with the data in {}.", dir.display());
     } else {
         println!("Made a new installation in {}.", dir.display());
     }
@@ -135,7 +135,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     if result.is_ok() {
         println!("\nStopping.");
     }
-    // What sends first, so that the server takes its last batches.
+    // The agent first, so that the server receives its last batches.
     let stops = [
         demonstration.as_mut().map_or(Ok(()), Demo::stop),
         agent.as_mut().map_or(Ok(()), |agent| agent.stop(AGENT_STOP_TIMEOUT)),
@@ -146,7 +146,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Good only if everything was; otherwise everything that was not, the first cause first.
+/// `Ok` if all results are; else all errors, the first cause first.
 fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 3]) -> Result<(), Failure> {
     let badly: Vec<String> = stops.into_iter().filter_map(Result::err).collect();
     match result {
@@ -162,7 +162,7 @@ fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 3]) -> Resul
     }
 }
 
-/// From the agent's start to the signal that ends it all; an error when one of the two ends by itself.
+/// Runs from the agent's start to the signal; an error if one of the two ends by itself.
 fn watch_over(
     args: &UpArgs,
     dir: &Path,
@@ -179,18 +179,18 @@ fn watch_over(
     }
     agent.is_ready();
     let mut known = Vec::new();
-    // Of this machine's: the many of a demonstration come meanwhile.
+    // Only sensors of this machine: the demonstration adds many others meanwhile.
     let all = demonstration.map_or_else(|| "/**".to_owned(), |demonstration| demonstration.beside().to_owned());
     let all = [Pattern::new(all).map_err(|error| Failure::Usage(error.to_string()))?];
-    let mut settled = Settled::default();
+    let mut stable = StableCount::default();
     let sensors_are_there = || {
         known = sensors::fetch(connection, &all).unwrap_or_default();
         let read = known.iter().any(|sensor| sensor.last_time.is_some());
-        settled.is(known.len(), Instant::now()) && read
+        stable.is(known.len(), Instant::now()) && read
     };
     match wait(&mut [&mut *server, &mut *agent], signals, args.sensors_within.duration(), sensors_are_there) {
         Ok(false) => return Ok(()),
-        // No reading yet: the programs run all the same, and what they log says why.
+        // No reading yet: the programs run, and their logs give the reason.
         Ok(true) | Err(Failure::Unreachable(_)) => {}
         Err(failure) => return Err(failure),
     }
@@ -205,21 +205,21 @@ fn watch_over(
         demonstration.tell();
     }
     next::print(dir, connection.url(), &known, [server.log(), agent.log()], demonstration.is_some());
-    // Until a signal comes: nothing else is waited for, unless the demonstration fails.
+    // Waits for a signal, or for a failure of the demonstration.
     match wait(&mut [server, agent], signals, FOREVER, || demonstration.is_some_and(Demo::has_ended)) {
         Ok(_) => Ok(()),
         Err(failure) => Err(failure),
     }
 }
 
-/// Says when a number has stayed the same for [`SETTLED_AFTER`].
+/// Reports when a number has stayed the same for [`STABLE_AFTER`].
 #[derive(Debug, Default)]
-struct Settled(Option<(usize, Instant)>);
+struct StableCount(Option<(usize, Instant)>);
 
-impl Settled {
+impl StableCount {
     fn is(&mut self, number: usize, now: Instant) -> bool {
         match self.0 {
-            Some((before, since)) if before == number => now.duration_since(since) >= SETTLED_AFTER,
+            Some((before, since)) if before == number => now.duration_since(since) >= STABLE_AFTER,
             _ => {
                 self.0 = Some((number, now));
                 false
@@ -228,7 +228,7 @@ impl Settled {
     }
 }
 
-/// Waits until `ready`; false when a signal came before. An error when one of `children` ends by itself or time is up.
+/// Waits until `ready`; false if a signal came before. An error if one of `children` ends by itself, or after the timeout.
 fn wait(
     children: &mut [&mut Child],
     signals: &Receiver<()>,
@@ -239,7 +239,7 @@ fn wait(
     loop {
         for child in children.iter_mut() {
             if let Err(ended) = child.check() {
-                // The signal that is meant for us may have reached the program first.
+                // A signal for this process may reach the program first.
                 let ours = || !matches!(signals.recv_timeout(SIGNAL_LATE_MAX), Err(RecvTimeoutError::Timeout));
                 return if ended.cleanly && ours() { Ok(false) } else { Err(ended.failure) };
             }
@@ -249,7 +249,7 @@ fn wait(
         }
         if Instant::now() >= deadline {
             let names: Vec<String> = children.iter().map(|child| child.log().display().to_string()).collect();
-            return Err(Failure::Unreachable(format!("no answer within {timeout:?}; see {}", names.join(" and "))));
+            return Err(Failure::Unreachable(format!("no response within {timeout:?}; see {}", names.join(" and "))));
         }
         if !matches!(signals.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout)) {
             return Ok(false);
@@ -290,14 +290,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_settled_when_it_has_not_changed_for_a_while() {
-        let (mut settled, start) = (Settled::default(), Instant::now());
-        let half = SETTLED_AFTER / 2;
-        assert!(!settled.is(218, start));
-        assert!(!settled.is(218, start + half));
-        assert!(!settled.is(623, start + 2 * half), "it changed just in time");
-        assert!(!settled.is(623, start + 3 * half));
-        assert!(settled.is(623, start + 4 * half));
+    fn a_number_is_stable_when_it_has_not_changed_for_a_while() {
+        let (mut stable, start) = (StableCount::default(), Instant::now());
+        let half = STABLE_AFTER / 2;
+        assert!(!stable.is(218, start));
+        assert!(!stable.is(218, start + half));
+        assert!(!stable.is(623, start + 2 * half), "it changed just in time");
+        assert!(!stable.is(623, start + 3 * half));
+        assert!(stable.is(623, start + 4 * half));
     }
 
     #[test]

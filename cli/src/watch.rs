@@ -1,4 +1,4 @@
-//! `wholegrain watch`: readings as they arrive at the server.
+//! `wholegrain watch`: prints readings as they arrive at the server.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,15 +18,15 @@ use crate::failure::{EXIT_CODES, Failure};
 use crate::no_match::no_sensor;
 use crate::notation::{LENGTHS, PATTERNS};
 use crate::output::Output;
-use crate::output::readings::{Format, Reading, TextRows};
+use crate::output::readings::{PrintedReading, ReadingFormat, TextRows};
 use crate::output::style;
 use crate::sensors;
 
-/// Lines that wait between reading and writing.
+/// The most lines between the reading and the printing thread.
 const LINES_WAITING_MAX: usize = 1024;
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// Longer than any watch.
+/// A time longer than any watch.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 const EXAMPLES: &str = "\
@@ -42,34 +42,34 @@ pub struct WatchArgs {
     /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// How to write it
+    /// The format of the output
     #[arg(long, short, value_enum, default_value_t = LineFormat::Table)]
     format: LineFormat,
-    /// Stop after so many readings
+    /// Stop after this number of readings
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Stop after so long, such as 10s or 5min
+    /// Stop after this time, such as 10s or 5min
     #[arg(long = "for", value_name = "LENGTH")]
     length: Option<Interval>,
     #[command(flatten)]
     client: ClientOption,
 }
 
-/// How live readings are written.
+/// The format of live readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LineFormat {
     /// Aligned columns with units, for people
     Table,
     /// One CSV line per reading: sensor,time,value,unit
     Csv,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// What wakes the printing thread.
-enum Event {
+/// An event for the printing thread.
+enum WatchEvent {
     Line(String),
-    /// The stream ended, with an error's text when it broke.
+    /// The end of the stream, with an error if it broke off.
     Ended(Option<String>),
     Interrupted,
 }
@@ -85,13 +85,13 @@ pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
     let answer = connection.get(paths::WATCH).queries(&parameters).endless().send()?;
     let (sender, events) = sync_channel(LINES_WAITING_MAX);
     stop_on_signals(sender.clone())?;
-    // Neither thread is joined: both may wait for something that never comes, and the process ends with this function.
+    // Neither thread is joined: both may wait forever, and the process ends with this function.
     std::thread::spawn(move || read_lines(answer.into_reader(), &sender));
     let mut output = Output::open(None)?;
     let format = match args.format {
-        LineFormat::Table => Format::Table,
-        LineFormat::Csv => Format::Csv,
-        LineFormat::Json => Format::Json,
+        LineFormat::Table => ReadingFormat::Table,
+        LineFormat::Csv => ReadingFormat::Csv,
+        LineFormat::Json => ReadingFormat::Json,
     };
     let mut rows = TextRows::new(format, style::on_stdout());
     rows.expect(sensors.iter().map(|sensor| &*sensor.path));
@@ -100,28 +100,28 @@ pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
     print(&events, &units, rows, &mut output, args.count.unwrap_or(u64::MAX), deadline, connection.url())
 }
 
-fn stop_on_signals(sender: SyncSender<Event>) -> Result<(), Failure> {
+fn stop_on_signals(sender: SyncSender<WatchEvent>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
-            // Gone already when the watch has ended by itself.
-            let _ = sender.send(Event::Interrupted);
+            // The receiver is gone if the watch has ended by itself.
+            let _ = sender.send(WatchEvent::Interrupted);
         }
     });
     Ok(())
 }
 
-fn read_lines(answer: impl Read, sender: &SyncSender<Event>) {
+fn read_lines(answer: impl Read, sender: &SyncSender<WatchEvent>) {
     let mut reader = BufReader::new(answer);
     loop {
         let mut line = String::new();
         let event = match (&mut reader).take(LINE_BYTES_MAX).read_line(&mut line) {
-            Ok(0) => Event::Ended(None),
-            Ok(_) => Event::Line(line),
-            Err(error) => Event::Ended(Some(error.to_string())),
+            Ok(0) => WatchEvent::Ended(None),
+            Ok(_) => WatchEvent::Line(line),
+            Err(error) => WatchEvent::Ended(Some(error.to_string())),
         };
-        let ended = matches!(event, Event::Ended(_));
+        let ended = matches!(event, WatchEvent::Ended(_));
         if sender.send(event).is_err() || ended {
             return;
         }
@@ -129,7 +129,7 @@ fn read_lines(answer: impl Read, sender: &SyncSender<Event>) {
 }
 
 /// The reading of a line, in its unit; `None` for other lines.
-fn reading<'a>(line: &'a QueryLine, units: &'a HashMap<String, String>) -> Option<Reading<'a>> {
+fn reading<'a>(line: &'a QueryLine, units: &'a HashMap<String, String>) -> Option<PrintedReading<'a>> {
     let QueryLine::Reading { sensor, time, value } = line else { return None };
     let value = match value {
         None => None,
@@ -137,12 +137,12 @@ fn reading<'a>(line: &'a QueryLine, units: &'a HashMap<String, String>) -> Optio
             Some(number.as_i64().map_or_else(|| number.as_f64().map(Value::Float), |int| Some(Value::Int(int)))?)
         }
     };
-    Some(Reading { sensor, time: time.0, value, unit: units.get(sensor).map_or("", String::as_str) })
+    Some(PrintedReading { sensor, time: time.0, value, unit: units.get(sensor).map_or("", String::as_str) })
 }
 
-/// Prints until enough, the deadline, a signal or the stream's end.
+/// Prints until the count, the deadline, a signal or the end of the stream.
 fn print(
-    events: &Receiver<Event>,
+    events: &Receiver<WatchEvent>,
     units: &HashMap<String, String>,
     mut rows: TextRows,
     output: &mut impl Write,
@@ -157,8 +157,8 @@ fn print(
             Ok(event) => event,
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
-                // Nothing waits: show what there is before waiting ourselves.
-                rows.settle(output).and_then(|()| output.flush()).map_err(&failed)?;
+                // No line waits: print the held rows before blocking.
+                rows.write_held(output).and_then(|()| output.flush()).map_err(&failed)?;
                 match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(event) => event,
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
@@ -166,20 +166,20 @@ fn print(
             }
         };
         match event {
-            Event::Interrupted => break,
-            Event::Line(line) if line.trim().is_empty() => {}
-            Event::Line(line) => {
+            WatchEvent::Interrupted => break,
+            WatchEvent::Line(line) if line.trim().is_empty() => {}
+            WatchEvent::Line(line) => {
                 let parsed: Option<QueryLine> = serde_json::from_str(&line).ok();
                 match parsed.as_ref().and_then(|line| reading(line, units)) {
                     Some(reading) => rows.write(&reading, output).map_err(&failed)?,
                     None => {
                         result =
-                            Err(Failure::Unreachable(format!("{url} sent a line that is no reading: {}", line.trim())))
+                            Err(Failure::Unreachable(format!("{url} sent a line without a reading: {}", line.trim())))
                     }
                 }
                 count_left -= 1;
             }
-            Event::Ended(reason) => {
+            WatchEvent::Ended(reason) => {
                 let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
                 result = Err(Failure::Unreachable(format!("{url} ended the stream{reason}; has the server stopped?")));
             }
@@ -188,7 +188,7 @@ fn print(
             break;
         }
     }
-    rows.settle(output).and_then(|()| output.flush()).map_err(&failed)?;
+    rows.write_held(output).and_then(|()| output.flush()).map_err(&failed)?;
     result
 }
 
@@ -197,25 +197,27 @@ mod tests {
     use super::*;
     use crate::output::style::Style;
 
-    fn watch(events: Vec<Event>, count: u64) -> (String, Result<(), Failure>) {
+    fn watch(events: Vec<WatchEvent>, count: u64) -> (String, Result<(), Failure>) {
         let (sender, receiver) = sync_channel(LINES_WAITING_MAX);
         events.into_iter().for_each(|event| sender.send(event).unwrap());
         drop(sender);
         let units = HashMap::from([("/a".to_owned(), "By".to_owned())]);
         let mut out = Vec::new();
-        let rows = TextRows::new(Format::Table, Style::PLAIN);
+        let rows = TextRows::new(ReadingFormat::Table, Style::PLAIN);
         let result = print(&receiver, &units, rows, &mut out, count, Instant::now() + FOREVER, "https://h");
         (String::from_utf8(out).unwrap(), result)
     }
 
-    fn line(sensor: &str, value: &str) -> Event {
-        Event::Line(format!("{{\"sensor\":\"{sensor}\",\"time\":\"1970-01-01T00:00:00Z\",\"value\":{value}}}\n"))
+    fn line(sensor: &str, value: &str) -> WatchEvent {
+        WatchEvent::Line(format!("{{\"sensor\":\"{sensor}\",\"time\":\"1970-01-01T00:00:00Z\",\"value\":{value}}}\n"))
     }
 
     #[test]
     fn lines_become_rows() {
-        let (out, result) =
-            watch(vec![line("/a", "1"), line("/a", "1.5"), line("/b", "null"), Event::Line("\n".into())], u64::MAX);
+        let (out, result) = watch(
+            vec![line("/a", "1"), line("/a", "1.5"), line("/b", "null"), WatchEvent::Line("\n".into())],
+            u64::MAX,
+        );
         let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             rows[1..],
@@ -232,12 +234,12 @@ mod tests {
     fn ends() {
         let (out, result) = watch(vec![line("/a", "1"), line("/a", "2"), line("/a", "3")], 2);
         assert_eq!((out.lines().count(), result.is_ok()), (3, true));
-        let (out, result) = watch(vec![line("/a", "1"), Event::Interrupted, line("/a", "2")], 9);
+        let (out, result) = watch(vec![line("/a", "1"), WatchEvent::Interrupted, line("/a", "2")], 9);
         assert_eq!((out.lines().count(), result.is_ok()), (2, true));
-        let (out, result) = watch(vec![line("/a", "1"), Event::Ended(Some("reset".into()))], 9);
+        let (out, result) = watch(vec![line("/a", "1"), WatchEvent::Ended(Some("reset".into()))], 9);
         assert_eq!(out.lines().count(), 2);
         assert!(matches!(result, Err(Failure::Unreachable(text)) if text.contains("reset")));
-        let (_, result) = watch(vec![Event::Line("{\"error\":1}".into())], 9);
+        let (_, result) = watch(vec![WatchEvent::Line("{\"error\":1}".into())], 9);
         assert!(matches!(result, Err(Failure::Unreachable(_))));
     }
 }

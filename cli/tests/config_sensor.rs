@@ -137,11 +137,11 @@ fn properties_are_set_shown_imported_and_taken_back() {
     assert_eq!(says(&["unset", &inlet], 0).0, "1 taken back\n");
     assert!(says(&["unset", &inlet], 1).1.contains("nothing of that is set"));
     let (history, _) = says(&["history", &inlet], 0);
-    let mut told: Vec<Vec<&str>> = cells(&history).into_iter().map(|row| row[3..].to_vec()).collect();
+    let mut changes: Vec<Vec<&str>> = cells(&history).into_iter().map(|row| row[3..].to_vec()).collect();
     // What one request set has one time and no order.
-    told[..2].sort_unstable();
+    changes[..2].sort_unstable();
     assert_eq!(
-        told,
+        changes,
         [["scale", "-1"], ["unit", "Cel"], ["scale", "(taken back)"], ["unit", "(taken back)"]],
         "{history}"
     );

@@ -44,7 +44,7 @@ impl Site {
         let field = |finding: &serde_json::Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
         let lines = report["findings"].as_array().unwrap().iter().map(|finding| {
             let [level, check, text, advice] = ["level", "check", "text", "advice"].map(|name| field(finding, name));
-            assert_eq!(level == "ok", advice.is_empty(), "advice, and only where it is wanted: {finding}");
+            assert_eq!(level == "ok", advice.is_empty(), "advice exactly for problems: {finding}");
             format!("{level} {check} {text} {advice}")
         });
         (output.status.code().unwrap(), lines.collect())

@@ -19,7 +19,7 @@ use wholegrain_transport::payload::encode_batch;
 use wholegrain_transport::tls;
 use wholegrain_transport::topics::Topic;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const AGENT: &str = "n1";
 const SAMPLES: i64 = 60;
 const SECOND: i64 = 1_000_000_000;
@@ -143,7 +143,7 @@ struct Publisher {
 impl Publisher {
     fn publish(&mut self, topic: &str, payload: &[u8], retain: bool) {
         let id = self.client.publish(topic, payload, true, retain).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             assert!(Instant::now() < deadline, "no acknowledgement");
             if let Some(Event::Acked { packet_id, reason }) = self.client.poll(Duration::from_millis(100)).unwrap() {
@@ -155,7 +155,7 @@ impl Publisher {
     }
 
     /// Samples `first..first + count` after `begin`, one a second: mem/free is i KiB with a gap at 5, net/rx grows by 10 and
-    /// begins anew at 30, load is i / 4.
+    /// restarts at 30, load is i / 4.
     fn batch(&mut self, begin: i64, count: i64) {
         self.seq += 1;
         let header = BatchHeader {
@@ -291,7 +291,7 @@ fn aggregates(server: &Server) {
     };
     assert_eq!(values(&["query", "load", "--every", "20s", "--format", "csv"]), [2.5, 7.5, 12.375]);
     assert_eq!(values(&["query", "mem/free", "--every", "30s", "--agg", "count", "--format", "csv"]), [29.0, 30.0]);
-    // 29 differences of 10, then the counter begins anew with 0, then 29 more.
+    // 29 differences of 10, then the counter restarts with 0, then 29 more.
     assert_eq!(values(&["query", "net/rx", "--op", "delta", "--every", "1min", "--format", "csv"]), [580.0]);
     assert_eq!(values(&["query", "net/rx", "--op", "rate", "--agg", "max", "--format", "csv"]), [10.0]);
     assert_eq!(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Equals 2026-01-31T12:00:00Z, in s.
 const BEGIN: i64 = 1_769_860_800;
 const RANGE: [&str; 4] = ["--from", "2026-01-31T11:00:00Z", "--to", "2026-02-02T00:00:00Z"];
@@ -174,7 +174,7 @@ fn wide_tables_are_shown_asked_for_and_imported_once() {
     assert_ne!(server.import(&options, 0)["id"], done["id"]);
     assert_eq!(server.query("/hall/Leistung")[0], "/hall/Leistung,2026-01-31T12:00:00Z,2.5");
     // An import is in the audit log once, not once for each part.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let audit = loop {
         let audit = fs::read_to_string(server.path("var/server/audit.jsonl")).unwrap();
         if audit.matches("begins: part 0, 6 readings of 2 sensors such as /hall/").count() == 2 {
@@ -234,8 +234,8 @@ fn long_tables_packed_or_not_with_units_and_exact_integers() {
 fn every_wrong_line_is_listed_with_its_number_and_the_others_are_there() {
     let server = Server::start();
     let wrong = [
-        ("2026-01-31 12:00:01,1", "2 fields where 3 are wanted"),
-        ("2026-01-31 12:00:02,1,2,3", "4 fields where 3 are wanted"),
+        ("2026-01-31 12:00:01,1", "2 fields, expected 3"),
+        ("2026-01-31 12:00:02,1,2,3", "4 fields, expected 3"),
         ("yesterday,1,2", "the time cannot be read: \"yesterday\""),
         ("2026-02-30 12:00:00,1,2", "the time cannot be read"),
         ("2016-12-31 23:59:60,1,2", "leap second"),
@@ -322,7 +322,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_sent() {
         "anna.toml",
         file.replace(&line, &format!("token_file = {path:?}")).replace("\"ca.pem\"", "\"var/ca.pem\""),
     );
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let output = server.run(&["--client", "anna.toml", "import", "csv", "a.csv", "--yes"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -510,7 +510,7 @@ fn an_import_that_was_killed_goes_on_and_one_whose_server_was_killed_too() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while state(&server, "") == 0 {
         assert!(child.try_wait().unwrap().is_none(), "done before it could be killed");
         assert!(Instant::now() < deadline);

@@ -1,4 +1,4 @@
-//! Where the server's files are, and the audit log's lines for what is done to them here.
+//! The server's files, and entries in the audit log for changes of them.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use wholegrain_server::path_owners::check_above_as_root;
 use crate::client_file::check_owner;
 use crate::failure::Failure;
 
-/// The option of those subcommands that change the server's files.
+/// The option of subcommands that change the server's files.
 #[derive(Debug, Args)]
 pub struct ServerOption {
     /// The server's server.toml, which names the files [default: the first of ./var/server/server.toml,
@@ -22,23 +22,23 @@ pub struct ServerOption {
     server_config: Option<PathBuf>,
 }
 
-/// Where server.toml is looked for, in this order.
+/// The places of server.toml, in this order.
 const PLACES: [&str; 3] =
     ["var/server/server.toml", "/etc/wholegrain/server.toml", "/etc/wholegrain/server/server.toml"];
 
 pub struct ServerFiles {
-    /// The server.toml that names them.
+    /// The server.toml with their names.
     pub config: PathBuf,
     pub files: SecurityFiles,
 }
 
 impl ServerOption {
-    /// Reads the server.toml named, or the first that is there; `None` when there is none and none was named.
+    /// Reads the named server.toml, or the first existing one; `None` without any.
     pub fn find(&self) -> Result<Option<ServerFiles>, Failure> {
         self.find_or(PLACES.iter().map(PathBuf::from).find(|path| path.exists()))
     }
 
-    /// Reads the server.toml named, or else this one.
+    /// Reads the named server.toml, or `other`.
     pub fn find_or(&self, other: Option<PathBuf>) -> Result<Option<ServerFiles>, Failure> {
         let Some(config) = self.server_config.clone().or(other) else { return Ok(None) };
         if self.server_config.is_none() {
@@ -48,19 +48,18 @@ impl ServerOption {
         Ok(Some(ServerFiles { config, files }))
     }
 
-    /// The same, and it is an error when there is none.
+    /// As [`Self::find`]; a missing file is an error.
     pub fn load(&self) -> Result<ServerFiles, Failure> {
         self.find()?.ok_or_else(|| {
             Failure::Usage(format!(
-                "no server.toml says where the files are; looked for {}. Name it with --server-config FILE; this runs on the \
-                 server's machine",
+                "found no server.toml in {}. Name it with --server-config FILE, on the server's machine",
                 PLACES.join(", ")
             ))
         })
     }
 }
 
-/// Refuses a server.toml that was found and not named, and that another user could have written or exchanged: it says which files are written.
+/// Refuses a server.toml that was not named and that another user could have written or replaced: it names the files to write.
 fn check_trusted(config: &Path) -> Result<(), Failure> {
     check_owner(config, "--server-config")?;
     check_above_as_root(config).map_err(|why| {
@@ -70,7 +69,7 @@ fn check_trusted(config: &Path) -> Result<(), Failure> {
 }
 
 impl ServerFiles {
-    /// Writes into the audit log what was done. That it could not is said, and no error: it is done.
+    /// Writes an entry to the audit log. A failure is only reported, because the change is made.
     pub fn audit(&self, event: AuditEvent, what: &str) {
         let Some(path) = &self.files.audit.path else { return };
         // SAFETY: getuid takes nothing and cannot fail.
@@ -78,17 +77,17 @@ impl ServerFiles {
         if let Err(error) =
             audit::append(path, &self.files.audit, &AuditEntry::new(event, AuditOutcome::Ok, &who, "local", what))
         {
-            eprintln!("wholegrain: done, but cannot write the audit log {}: {error}", path.display());
+            eprintln!("wholegrain: the change is made, but cannot write the audit log {}: {error}", path.display());
         }
     }
 }
 
-/// What is wrong with the command line, and what with the files.
+/// Maps an error of a file to a wrong command line or a failure.
 pub fn failed(error: FileError) -> Failure {
     match error {
         FileError::Content { reason, .. } if !reason.starts_with("line ") => Failure::Usage(reason),
         FileError::Content { .. } => Failure::Failed(error.to_string()),
-        FileError::Io { .. } => Failure::Failed(format!("{error}; may you write there?")),
+        FileError::Io { .. } => Failure::Failed(format!("{error}; check the permissions")),
     }
 }
 

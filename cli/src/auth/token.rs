@@ -14,8 +14,8 @@ use crate::output::style;
 use crate::output::table::Table;
 
 const EXAMPLES: &str = "\
-A token is shown once, when it is made, on standard output; the server keeps only its hash. A running server takes changes over \
-within seconds; a revoked token also ends the streams that it opened.
+A new token is printed once, on standard output; the server keeps only its hash. A running server applies changes within seconds. \
+Revoking a token also ends its streams.
 
 Roles:
   admin    everything
@@ -41,40 +41,40 @@ pub struct TokenArgs {
 
 #[derive(Subcommand)]
 enum TokenCommand {
-    /// Make a token and print it, once
+    /// Make a token and print it
     Create(CreateArgs),
-    /// List the tokens: ids, names, roles, never the tokens themselves
-    List(ListArgs),
+    /// List tokens with ids, names and roles, without their secrets
+    List(ListTokensArgs),
     /// Revoke a token at once
     Revoke(RevokeArgs),
 }
 
 #[derive(Args)]
 struct CreateArgs {
-    /// Whose it is or what for
+    /// The owner or the purpose of the token
     #[arg(value_name = "NAME")]
     name: String,
     /// The role: what the token permits
     #[arg(long, value_enum)]
     role: RoleArg,
-    /// When it ends: a length of time from now such as 90d, a date, or never
+    /// The end of its validity: a length of time such as 90d, a date, or never
     #[arg(long, value_name = "WHEN", default_value = "never")]
     expires: String,
-    /// Print a JSON object with the token and what it is
+    /// Print a JSON object with the token and its properties
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-struct ListArgs {
-    /// One JSON object a line
+struct ListTokensArgs {
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct RevokeArgs {
-    /// The token's id; or its name, for all of that name
+    /// The token's id; or a name, for all tokens with it
     #[arg(value_name = "ID|NAME")]
     token: String,
 }
@@ -124,7 +124,7 @@ pub fn run(args: &TokenArgs) -> Result<(), Failure> {
             let (token, entry) = tokens::create(path, &new, now()).map_err(failed)?;
             server.audit(AuditEvent::TokenCreate, &described(&entry));
             let until = entry.expires.as_deref().map_or("never ends".to_owned(), |when| format!("ends {when}"));
-            eprintln!("Made {}; it {until}. This is the only time that it is shown:", described(&entry));
+            eprintln!("Made {}; it {until}. It is not shown again:", described(&entry));
             let text = if create.json { with_token(&entry, &token) } else { token };
             io::stdout().write_all(format!("{text}\n").as_bytes()).map_err(Failure::writing("standard output"))
         }
@@ -157,7 +157,7 @@ fn expires(text: &str, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
         })?,
     };
     if end <= now {
-        return Err(Failure::Usage(format!("--expires {text:?} is over already; write a length of time such as 90d")));
+        return Err(Failure::Usage(format!("--expires {text:?} is in the past; write a length of time such as 90d")));
     }
     Ok(Some(end))
 }

@@ -13,9 +13,9 @@ use super::password;
 use crate::failure::{EXIT_CODES, Failure};
 
 const EXAMPLES: &str = "\
-A user is an agent or another MQTT client that has a password in place of a certificate; its name is its identity, so an agent's \
-user has the agent's name. The password is asked for on the terminal, or is one line of standard input. A running server takes \
-the change over within seconds, and ends the connections of users that are gone or have another password.
+A user is an agent or another MQTT client with a password in place of a certificate; its name is its identity, so an agent's \
+user has the agent's name. The command reads the password from the terminal, or one line of standard input. A running server applies \
+the change within seconds, and ends the connections of removed users and of users with a new password.
 
 Examples:
   wholegrain auth user add node0042
@@ -35,10 +35,10 @@ pub struct UserArgs {
 
 #[derive(Subcommand)]
 enum UserCommand {
-    /// Add a user; the password is asked for, or one line of standard input
+    /// Add a user; reads the password from the terminal or standard input
     Add(Name),
     /// List users with their roles
-    List(ListArgs),
+    List(ListUsersArgs),
     /// Remove a user and end its connections
     Remove(Name),
     /// Give a user another password
@@ -53,8 +53,8 @@ struct Name {
 }
 
 #[derive(Args)]
-struct ListArgs {
-    /// One JSON object a line
+struct ListUsersArgs {
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +66,7 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
     let server = args.server.load()?;
     let Some(path) = &server.files.passwords else {
         return Err(Failure::Usage(format!(
-            "{} has no password_file; add password_file = \"passwords\" below its [mqtt] and start the server again",
+            "{} has no password_file; add password_file = \"passwords\" to its [mqtt] and restart the server",
             server.config.display()
         )));
     };
@@ -76,7 +76,10 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
         UserCommand::Remove(Name { name }) => {
             users::remove(path, name).map_err(failed)?;
             server.audit(AuditEvent::UserRemove, name);
-            eprintln!("User {name} is gone from {}; the server ends its connections within seconds.", path.display());
+            eprintln!(
+                "User {name} is removed from {}; the server ends its connections within seconds.",
+                path.display()
+            );
             Ok(())
         }
         UserCommand::List(list) => show(&users::list(path).map_err(failed)?, list.json),
@@ -84,7 +87,7 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
 }
 
 fn set(server: &ServerFiles, path: &Path, name: &str, expected: UserChange) -> Result<(), Failure> {
-    // Before anybody types a password for nothing.
+    // Checked before the user types a password in vain.
     let there = users::list(path).map_err(failed)?.iter().any(|user| user == name);
     if there == (expected == UserChange::Added) {
         return Err(match expected {
@@ -105,7 +108,7 @@ fn set(server: &ServerFiles, path: &Path, name: &str, expected: UserChange) -> R
         UserChange::Changed => (AuditEvent::UserPassword, "has another password in"),
     };
     server.audit(event, name);
-    eprintln!("User {name} {did} {}; a running server knows it within seconds.", path.display());
+    eprintln!("User {name} {did} {}; a running server applies it within seconds.", path.display());
     Ok(())
 }
 
@@ -118,12 +121,12 @@ fn show(names: &[String], json: bool) -> Result<(), Failure> {
     io::stdout().write_all(text.as_bytes()).map_err(Failure::writing("standard output"))
 }
 
-/// The server takes only names that can be an agent's, and the file's first `:` ends the name.
+/// Checks a name: it must be a valid agent name, and the file's first `:` ends it.
 pub fn check(user: &str) -> Result<(), Failure> {
     let reason = match wholegrain_model::name::check_relative(user) {
         Err(error) => error.to_string(),
-        Ok(()) if user.contains(['/', ':']) => "one level of a sensor path without `/` and `:` is wanted".to_owned(),
-        Ok(()) if user.starts_with('#') => "a line that begins with # is a remark".to_owned(),
+        Ok(()) if user.contains(['/', ':']) => "expected one level of a sensor path, without `/` and `:`".to_owned(),
+        Ok(()) if user.starts_with('#') => "a line that begins with # is a comment".to_owned(),
         Ok(()) => return Ok(()),
     };
     Err(Failure::Usage(format!("{user:?} cannot be a user's name: {reason}")))

@@ -39,7 +39,7 @@ Examples:
 /// List the installation's certificates and when they end
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct ListArgs {
+pub struct ListCertificatesArgs {
     /// The directory of the installation
     #[arg(long, default_value = "var", value_name = "DIR")]
     dir: PathBuf,
@@ -53,7 +53,7 @@ pub struct ListArgs {
 /// Show what a certificate's file says: name, names it is good for, issuer, serial number, when it ends
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct ShowArgs {
+pub struct ShowCertificateArgs {
     /// A PEM file of one or more certificates
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -104,13 +104,13 @@ fn files(option: &ServerOption, dir: &std::path::Path) -> Result<Option<ServerFi
     option.find_or(own.exists().then_some(own))
 }
 
-pub fn list(args: &ListArgs) -> Result<(), Failure> {
+pub fn list(args: &ListCertificatesArgs) -> Result<(), Failure> {
     let server = files(&args.server, &args.dir)?;
     let revoked = server.as_ref().map(|server| server.files.revoked.as_path());
     print(&authority::list(&args.dir, revoked).map_err(failed)?, args.json, false)
 }
 
-pub fn show(args: &ShowArgs) -> Result<(), Failure> {
+pub fn show(args: &ShowCertificateArgs) -> Result<(), Failure> {
     let server = args.server.find()?;
     let revoked = server.as_ref().map(|server| server.files.revoked.as_path());
     print(&authority::show(&args.file, revoked).map_err(failed)?, args.json, true)

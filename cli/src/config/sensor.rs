@@ -50,9 +50,9 @@ enum SensorCommand {
     /// Take back what was set with a pattern: all of it, or the properties named
     Unset(UnsetArgs),
     /// The properties that hold, and where each comes from
-    Show(show::ShowArgs),
+    Show(show::ShowPropertiesArgs),
     /// What is set, in the order in which it counts: the later before the earlier
-    List(show::ListArgs),
+    List(show::ListSettingsArgs),
     /// What was ever set and taken back
     History(show::HistoryArgs),
     /// Set properties from a CSV file with a head: sensor (or pattern), unit, scale, kind, description, interval, ttl

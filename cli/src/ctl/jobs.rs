@@ -4,18 +4,18 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use wholegrain_api::AddJobRule;
 
-use super::Request;
+use super::AgentRequest;
 use crate::rule::RuleArgs;
 use crate::socket::encoded;
 
-/// What is done with rules.
+/// The subcommands for rules.
 #[derive(Debug, Clone, Subcommand)]
 pub enum RuleCommand {
-    /// Read metrics of a running job more or less often, for a while
+    /// Sample metrics of a running job at another interval for a time
     Add(AddArgs),
-    /// End a rule before its time
+    /// End a rule before its end time
     Remove {
-        /// Its number, as `ctl rules` shows it
+        /// The number in `ctl rules`
         id: u64,
     },
 }
@@ -31,30 +31,30 @@ Examples:
   wholegrain ctl rule add --metrics 'memory/**' --every 10ms --for 1h --accumulate 1s --quantiles 0.5,0.99
   wholegrain ctl rule add --job 4711 --metrics 'io/**' --every 100ms --for 10m --try")]
 pub struct AddArgs {
-    /// The job's id, with * for any text; without it all of your jobs that run, and for an administrator every job
+    /// The job's id, with * for any text [default: your running jobs; for an administrator every job]
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     #[command(flatten)]
     rule: RuleArgs,
 }
 
-/// A job by its id.
-pub fn job(id: &str) -> Request {
-    Request::get(&format!("/v1/jobs/{}", encoded(id)), vec![])
+/// The request for one job.
+pub fn job(id: &str) -> AgentRequest {
+    AgentRequest::get(&format!("/v1/jobs/{}", encoded(id)), vec![])
 }
 
 impl RuleCommand {
-    /// What is asked of the agent.
-    pub fn request(&self) -> Request {
+    /// The request to the agent.
+    pub fn request(&self) -> AgentRequest {
         match self {
-            RuleCommand::Add(args) => Request {
+            RuleCommand::Add(args) => AgentRequest {
                 method: "POST",
                 path: "/v1/rules".to_owned(),
                 query: if args.rule.dry { vec![("try", "1".to_owned())] } else { vec![] },
                 body: Some(args.rule()),
             },
             RuleCommand::Remove { id } => {
-                Request { method: "DELETE", path: format!("/v1/rules/{id}"), query: vec![], body: None }
+                AgentRequest { method: "DELETE", path: format!("/v1/rules/{id}"), query: vec![], body: None }
             }
         }
     }

@@ -89,7 +89,7 @@ fn chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Pat
     let (shown, authority) = (certificate.file.display(), authority.display());
     match result {
         Ok(()) => findings.ok(CHECK, format!("{shown} is signed by {authority}")),
-        // Told already.
+        // Reported already.
         Err(Error::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
@@ -106,7 +106,7 @@ fn chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Pat
         Err(error) => findings.fail(
             CHECK,
             format!("{shown} is not signed by {authority}: {error}"),
-            "give the authority that signed it, or have it signed anew",
+            "name the authority that signed it, or make a new certificate",
         ),
     }
 }

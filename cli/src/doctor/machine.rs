@@ -52,7 +52,7 @@ fn synchronised(findings: &mut Findings, unsynchronised: bool, error_us: i64) {
 pub fn skew(findings: &mut Findings, seconds: i64) {
     const CHECK: &str = "clock";
     match seconds.unsigned_abs() {
-        // The server's clock is told in whole seconds.
+        // The server sends its time in whole seconds.
         0..=2 => findings.ok(CHECK, "the same as the server's, to two seconds"),
         3..=60 => findings.warn(CHECK, format!("{seconds} s from the server's"), "synchronise both clocks"),
         _ => findings.fail(CHECK, format!("{seconds} s from the server's"), "synchronise both clocks"),

@@ -14,7 +14,7 @@ use super::{Findings, files, machine};
 use crate::client_file::ClientConfig;
 use crate::connection::Connection;
 
-/// The most losses that are told one by one.
+/// The most losses that are listed.
 const LOST_SHOWN_MAX: usize = 10;
 
 /// Looks at the server that `file` configures.

@@ -14,7 +14,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::Format;
+use super::ExportFormat;
 use super::pivot::Pivot;
 use super::select::Selection;
 use crate::failure::Failure;
@@ -30,13 +30,13 @@ pub type Properties = BTreeMap<String, (String, String)>;
 
 /// Readings, sorted by sensor and time.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub struct ExportRows {
     pub sensors: Vec<usize>,
     pub times: Vec<i64>,
     pub values: Vec<Option<Value>>,
 }
 
-impl Rows {
+impl ExportRows {
     pub fn push(&mut self, sensor: usize, time: i64, value: Option<Value>) {
         self.sensors.push(sensor);
         self.times.push(time);
@@ -52,10 +52,10 @@ impl Rows {
     }
 
     /// The same in pieces of so many rows.
-    pub fn pieces(&self, rows: usize) -> impl Iterator<Item = Rows> + '_ {
+    pub fn pieces(&self, rows: usize) -> impl Iterator<Item = ExportRows> + '_ {
         (0..self.len()).step_by(rows.max(1)).map(move |start| {
             let range = start..self.len().min(start + rows.max(1));
-            Rows {
+            ExportRows {
                 sensors: self.sensors[range.clone()].to_vec(),
                 times: self.times[range.clone()].to_vec(),
                 values: self.values[range].to_vec(),
@@ -70,12 +70,12 @@ impl Rows {
 }
 
 /// Counts what is written to a file.
-pub struct Counted {
+pub struct ByteCounter {
     output: Output,
     bytes: Arc<AtomicU64>,
 }
 
-impl Write for Counted {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.output.write(bytes)?;
         self.bytes.fetch_add(written as u64, Relaxed);
@@ -87,39 +87,44 @@ impl Write for Counted {
     }
 }
 
-enum Kind {
-    Text(Counted),
-    Parquet(Box<ParquetRows<Counted>>, Tables),
-    Arrow(Box<FileWriter<Counted>>, Tables),
+enum FileWriterKind {
+    Text(ByteCounter),
+    Parquet(Box<ParquetRows<ByteCounter>>, Tables),
+    Arrow(Box<FileWriter<ByteCounter>>, Tables),
 }
 
 /// A file on its way.
 pub struct Writer {
     name: String,
-    kind: Kind,
+    kind: FileWriterKind,
     bytes: Arc<AtomicU64>,
 }
 
 impl Writer {
-    pub fn begin(path: &Path, format: Format, selection: &Selection, pivot: Option<&Pivot>) -> Result<Self, Failure> {
+    pub fn begin(
+        path: &Path,
+        format: ExportFormat,
+        selection: &Selection,
+        pivot: Option<&Pivot>,
+    ) -> Result<Self, Failure> {
         let output = Output::open(Some(path))?;
         let (name, bytes) = (output.name(), Arc::<AtomicU64>::default());
-        let mut counted = Counted { output, bytes: bytes.clone() };
+        let mut counted = ByteCounter { output, bytes: bytes.clone() };
         let kind = match format {
-            Format::Csv | Format::CsvWide | Format::Ldms => {
+            ExportFormat::Csv | ExportFormat::CsvWide | ExportFormat::Ldms => {
                 let head = pivot.map_or_else(|| "sensor,time,value,unit\n".to_owned(), |pivot| pivot.head(selection));
                 counted.write_all(head.as_bytes()).map_err(Failure::writing(&name))?;
-                Kind::Text(counted)
+                FileWriterKind::Text(counted)
             }
-            Format::Parquet => {
+            ExportFormat::Parquet => {
                 let tables = Tables::new(selection);
                 let writer = ParquetRows::new(tables.schema.clone(), counted, name.clone())?;
-                Kind::Parquet(Box::new(writer), tables)
+                FileWriterKind::Parquet(Box::new(writer), tables)
             }
-            Format::Arrow => {
+            ExportFormat::Arrow => {
                 let tables = Tables::new(selection);
                 let writer = FileWriter::try_new(counted, &tables.schema).map_err(|error| failed(&name, error))?;
-                Kind::Arrow(Box::new(writer), tables)
+                FileWriterKind::Arrow(Box::new(writer), tables)
             }
         };
         Ok(Self { name, kind, bytes })
@@ -130,15 +135,20 @@ impl Writer {
         self.bytes.load(Relaxed)
     }
 
-    pub fn write(&mut self, rows: &Rows, selection: &Selection, pivot: Option<&mut Pivot>) -> Result<(), Failure> {
+    pub fn write(
+        &mut self,
+        rows: &ExportRows,
+        selection: &Selection,
+        pivot: Option<&mut Pivot>,
+    ) -> Result<(), Failure> {
         let name = &self.name;
         match (&mut self.kind, pivot) {
-            (Kind::Text(out), Some(pivot)) => pivot.write(rows, out).map_err(Failure::writing(name)),
-            (Kind::Text(out), None) => csv(rows, selection, out).map_err(Failure::writing(name)),
-            (Kind::Parquet(writer, tables), _) => {
+            (FileWriterKind::Text(out), Some(pivot)) => pivot.write(rows, out).map_err(Failure::writing(name)),
+            (FileWriterKind::Text(out), None) => csv(rows, selection, out).map_err(Failure::writing(name)),
+            (FileWriterKind::Parquet(writer, tables), _) => {
                 writer.write(&tables.batch(rows).map_err(|error| failed(name, error))?)
             }
-            (Kind::Arrow(writer, tables), _) => {
+            (FileWriterKind::Arrow(writer, tables), _) => {
                 let batch = tables.batch(rows).map_err(|error| failed(name, error))?;
                 writer.write(&batch).map_err(|error| failed(name, error))
             }
@@ -149,9 +159,9 @@ impl Writer {
     pub fn finish(self) -> Result<u64, Failure> {
         let Self { name, kind, bytes } = self;
         let counted = match kind {
-            Kind::Text(out) => out,
-            Kind::Parquet(writer, _) => writer.finish()?,
-            Kind::Arrow(writer, _) => writer.into_inner().map_err(|error| failed(&name, error))?,
+            FileWriterKind::Text(out) => out,
+            FileWriterKind::Parquet(writer, _) => writer.finish()?,
+            FileWriterKind::Arrow(writer, _) => writer.into_inner().map_err(|error| failed(&name, error))?,
         };
         counted.output.finish()?;
         Ok(bytes.load(Relaxed))
@@ -165,7 +175,7 @@ fn failed(name: &str, error: ArrowError) -> Failure {
     }
 }
 
-fn csv(rows: &Rows, selection: &Selection, out: &mut impl Write) -> io::Result<()> {
+fn csv(rows: &ExportRows, selection: &Selection, out: &mut impl Write) -> io::Result<()> {
     for ((sensor, time), value) in rows.sensors.iter().zip(&rows.times).zip(&rows.values) {
         let sensor = &selection.sensors[*sensor];
         writeln!(out, "{},{},{},{}", sensor.path, Timestamp(*time), value_exact(*value), csv_field(&sensor.unit))?;
@@ -203,7 +213,7 @@ impl Tables {
         Self { schema: Arc::new(schema), names: Arc::new(names), has: selection.has }
     }
 
-    fn batch(&self, rows: &Rows) -> Result<RecordBatch, ArrowError> {
+    fn batch(&self, rows: &ExportRows) -> Result<RecordBatch, ArrowError> {
         let keys = Int32Array::from_iter_values(rows.sensors.iter().map(|sensor| *sensor as i32));
         let sensors: ArrayRef = Arc::new(DictionaryArray::try_new(keys, self.names.clone())?);
         let times = TimestampNanosecondArray::from_iter_values(rows.times.iter().copied()).with_timezone("UTC");

@@ -1,7 +1,7 @@
-//! `wholegrain export`: readings of a range or of a job out of the server into files that `wholegrain import` and others read.
+//! `wholegrain export`: writes readings of a range or a job to files.
 //!
-//! - In: patterns, a range of time, a job. Out: CSV (long and wide), Parquet, Arrow IPC files, LDMS's CSV; the job's records as JSON beside.
-//! - Never: half a file under its final name; an integer that went through a float; a gap as a value; more than some columns in memory.
+//! - Input: patterns, a range of time, a job. Output: CSV (long and wide), Parquet, Arrow IPC files, CSV of LDMS; the job's records as JSON.
+//! - Never: an incomplete file under its final name; an integer converted to a float; a gap as a value; all columns in memory.
 
 mod columns;
 mod pivot;
@@ -26,18 +26,18 @@ use crate::output::values;
 use crate::progress::Progress;
 use crate::range::range;
 use crate::socket::encoded;
-use columns::{Rows, Writer};
+use columns::{ExportRows, Writer};
 use pivot::Pivot;
 use select::Selection;
 
 pub use columns::{PROPERTIES_KEY, Properties, VALUE_INT};
 
-/// ns of a day and of an hour.
+/// A day and an hour, in ns.
 const DAY_NS: i64 = 86_400_000_000_000;
 const HOUR_NS: i64 = 3_600_000_000_000;
 /// The most files of one export.
 const FILES_MAX: i64 = 100_000;
-/// Where files are split by their size, it is looked at after so many rows.
+/// The number of rows between checks of a file's size.
 const PIECE_ROWS: usize = 1_024;
 
 const EXAMPLES: &str = "\
@@ -45,38 +45,38 @@ Examples:
   wholegrain export '/lab/**/power' --from -1d --output power.csv
   wholegrain export '/lab/**' --from 2026-01-01 --to 2026-02-01 --format parquet --output january/    a file a day
   wholegrain export '/lab/hall/**' --from -7d --format csv-wide --output hall.csv
-  wholegrain export --job 4711 --format arrow --output job4711.arrow      with its records in job4711.arrow.job.json
+  wholegrain export --job 4711 --format arrow --output job4711.arrow      and the job's records in job4711.arrow.job.json
   wholegrain export '/lrz/*/meminfo/*' --from -1d --format ldms --output meminfo.csv
 
-A time without a reading of a column is empty in csv-wide and ldms, a gap is NA: import them with --empty none.
-Parquet and Arrow files have the columns sensor, time and value; where integers and floats are exported together, value_int has the
-integers exactly. csv-wide and ldms are read in pieces that fit into memory.";
+In csv-wide and ldms an empty cell is a time without a reading of the column, and NA is a gap: import such files with --empty none.
+Parquet and Arrow files have the columns sensor, time and value. If both integers and floats are exported, the column value_int has the
+exact integers.";
 
-/// How files are written.
+/// The format of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A line a reading: sensor,time,value,unit
+enum ExportFormat {
+    /// CSV with one line per reading: sensor,time,value,unit
     Csv,
-    /// A column for each sensor
+    /// CSV with one column per sensor
     CsvWide,
     Parquet,
     /// An Arrow IPC file
     Arrow,
-    /// As LDMS's store_csv writes it: a line for each sample of a producer
+    /// CSV of LDMS's store_csv: one line per sample of a producer
     Ldms,
 }
 
-impl Format {
+impl ExportFormat {
     fn ending(self) -> &'static str {
         match self {
-            Format::Csv | Format::CsvWide | Format::Ldms => "csv",
-            Format::Parquet => "parquet",
-            Format::Arrow => "arrow",
+            ExportFormat::Csv | ExportFormat::CsvWide | ExportFormat::Ldms => "csv",
+            ExportFormat::Parquet => "parquet",
+            ExportFormat::Arrow => "arrow",
         }
     }
 }
 
-/// Where one file ends and the next begins.
+/// The range of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Split {
     Hour,
@@ -89,34 +89,34 @@ enum Split {
 #[derive(Args)]
 #[command(after_help = format!("{PATTERNS}\n\n{TIMES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct ExportArgs {
-    /// Which sensors; with --job all of the job's when none is given
+    /// Patterns of the sensors [default with --job: all sensors of the job]
     #[arg(value_name = "PATTERN", required_unless_present = "job")]
     patterns: Vec<Pattern>,
-    /// Start of the range, within it [default with --job: its begin]
+    /// Start of the range, included [default with --job: its start]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, required_unless_present = "job")]
     from: Option<String>,
-    /// End of the range, not within it [default: now; with --job its end]
+    /// End of the range, excluded [default: now; with --job its end]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<String>,
-    /// Only what was measured of this job; its records are written beside as JSON
+    /// Only readings of this job; its records are written to a JSON file beside
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// Of several jobs that had this id, the newest that had begun by then
+    /// Select one of several jobs with this id: the newest that began by this time
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "job")]
     at: Option<String>,
-    /// How to write it [default: by the file's ending, parquet, arrow or else csv]
+    /// The format of the files [default: by the extension parquet or arrow, else csv]
     #[arg(long, short, value_enum)]
-    format: Option<Format>,
-    /// The file, or a directory for several; a file appears when it is whole
+    format: Option<ExportFormat>,
+    /// The file, or a directory for several files; a file appears when it is complete
     #[arg(long, short, value_name = "FILE|DIR")]
     output: PathBuf,
-    /// Into a directory: a file for each of these [default: day]
+    /// For a directory: the range of each file [default: day]
     #[arg(long, value_enum)]
     split: Option<Split>,
-    /// Into a directory: begin another file when one is larger than this, such as 1GB
+    /// For a directory: begin another file above this size, such as 1GB
     #[arg(long, value_name = "SIZE")]
     split_bytes: Option<ByteSize>,
-    /// For ldms: the level of a path, from 1, that is the producer [default: that of the agent's name, else the one above the last]
+    /// For ldms: the level of the path, from 1, with the producer [default: the level of the agent's name, else the last but one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=32))]
     producer_level: Option<u64>,
     #[command(flatten)]
@@ -133,7 +133,7 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let selection = Selection::make(&connection, patterns, of_job)?;
     let is_dir = args.output.is_dir() || args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
     if !is_dir && (args.split.is_some() || args.split_bytes.is_some()) {
-        return Err(Failure::Usage("--split is for several files; name a directory with --output DIR/".into()));
+        return Err(Failure::Usage("--split makes several files; name a directory with --output DIR/".into()));
     }
     let files = files(args, is_dir, (from, to))?;
     if is_dir {
@@ -142,11 +142,12 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
             .map_err(|error| Failure::Failed(format!("cannot make {}: {error}", args.output.display())))?;
     }
     let pivot = match args.format() {
-        Format::CsvWide => Some(Pivot::wide(&selection)),
-        Format::Ldms => Some(Pivot::ldms(&selection, args.producer_level.map(|level| level as usize - 1))?),
+        ExportFormat::CsvWide => Some(Pivot::wide(&selection)),
+        ExportFormat::Ldms => Some(Pivot::ldms(&selection, args.producer_level.map(|level| level as usize - 1))?),
         _ => None,
     };
-    let mut export = Export { args, connection: &connection, selection: &selection, pivot, told: Told::default() };
+    let mut export =
+        Export { args, connection: &connection, selection: &selection, pivot, summary: ExportSummary::default() };
     for (path, range) in files {
         export.file(&path, range)?;
     }
@@ -157,16 +158,16 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 impl ExportArgs {
-    /// What --format says, else the ending of the file's name.
-    fn format(&self) -> Format {
+    /// The format of `--format`, else of the file's extension.
+    fn format(&self) -> ExportFormat {
         self.format.unwrap_or_else(|| match self.output.extension().and_then(|ending| ending.to_str()) {
-            Some("parquet") => Format::Parquet,
-            Some("arrow") => Format::Arrow,
-            _ => Format::Csv,
+            Some("parquet") => ExportFormat::Parquet,
+            Some("arrow") => ExportFormat::Arrow,
+            _ => ExportFormat::Csv,
         })
     }
 
-    /// The parameters that say which job.
+    /// The request's parameters for the job.
     fn of_job(&self) -> Vec<(&'static str, String)> {
         let job = self.job.iter().map(|id| ("job", id.clone()));
         job.chain(self.at.iter().map(|at| ("at", at.clone()))).collect()
@@ -192,7 +193,7 @@ impl ExportArgs {
     }
 }
 
-/// A file, and the range that it has.
+/// A file and its range.
 type FileOf = (PathBuf, (i64, i64));
 
 /// The files to write, each with its range.
@@ -227,7 +228,7 @@ fn job(connection: &Connection, id: &str, of_job: &[(&'static str, String)]) -> 
     connection.get(paths::of_job(paths::JOB, &encoded(id))).queries(&at).find()?.json()
 }
 
-/// The job's records beside its readings.
+/// Writes the job's records to a file beside the readings.
 fn write_job(args: &ExportArgs, is_dir: bool, job: &JobDetails) -> Result<(), Failure> {
     let path = if is_dir {
         args.output.join("job.json")
@@ -242,9 +243,9 @@ fn write_job(args: &ExportArgs, is_dir: bool, job: &JobDetails) -> Result<(), Fa
     output.finish()
 }
 
-/// What there is to tell at the end.
+/// The summary at the end of an export.
 #[derive(Default)]
-struct Told {
+struct ExportSummary {
     readings: u64,
     files: u64,
     bytes: u64,
@@ -252,17 +253,17 @@ struct Told {
     notes: Vec<String>,
 }
 
-/// An export under way.
+/// The state of a running export.
 struct Export<'a> {
     args: &'a ExportArgs,
     connection: &'a Connection,
     selection: &'a Selection,
     pivot: Option<Pivot>,
-    told: Told,
+    summary: ExportSummary,
 }
 
 impl Export<'_> {
-    /// Writes the file of a range, or several when one becomes too large.
+    /// Writes the file of a range, or several if one becomes too large.
     fn file(&mut self, path: &Path, range: (i64, i64)) -> Result<(), Failure> {
         let most = self.args.split_bytes.map_or(u64::MAX, |size| size.0);
         let mut numbered = Numbered { path: path.to_owned(), number: 1 };
@@ -270,46 +271,46 @@ impl Export<'_> {
         let mut progress = Progress::new(false, Some(self.selection.sensors.len() as u64), range);
         let (selection, format) = (self.selection, self.args.format());
         let mut pivot = self.pivot.take();
-        let told = &mut self.told;
+        let summary = &mut self.summary;
         let is_pivot = pivot.is_some();
-        let mut take = |rows: Rows| -> Result<(), Failure> {
+        let mut take = |rows: ExportRows| -> Result<(), Failure> {
             if let Some(full) = writer.take_if(|writer| writer.bytes() >= most) {
-                told.bytes += full.finish()?;
-                told.files += 1;
+                summary.bytes += full.finish()?;
+                summary.files += 1;
             }
             let writer = match &mut writer {
                 Some(writer) => writer,
                 None => writer.insert(Writer::begin(&numbered.next(), format, selection, pivot.as_ref())?),
             };
             progress.step(rows.len(), rows.last());
-            told.readings += rows.len() as u64;
+            summary.readings += rows.len() as u64;
             writer.write(&rows, selection, pivot.as_mut())
         };
-        // A file is looked at between pieces; the lines of a pivot's slice stay together.
-        let mut pieces = |rows: Rows| match most {
+        // The file's size is checked between pieces; the lines of a pivot's slice stay together.
+        let mut pieces = |rows: ExportRows| match most {
             _ if rows.is_empty() => Ok(()),
             u64::MAX => take(rows),
             _ if is_pivot => take(rows),
             _ => rows.pieces(PIECE_ROWS).try_for_each(&mut take),
         };
         let result = match format {
-            Format::CsvWide | Format::Ldms => pivot::slices(self.connection, selection, range, &mut pieces),
+            ExportFormat::CsvWide | ExportFormat::Ldms => pivot::slices(self.connection, selection, range, &mut pieces),
             _ => selection.query(self.connection, range, &mut pieces),
         };
         progress.finish();
         let (warnings, notes) = result?;
-        told.warnings.extend(warnings);
-        told.notes.extend(notes);
+        summary.warnings.extend(warnings);
+        summary.notes.extend(notes);
         if let Some(writer) = writer {
-            told.bytes += writer.finish()?;
-            told.files += 1;
+            summary.bytes += writer.finish()?;
+            summary.files += 1;
         }
         self.pivot = pivot;
         Ok(())
     }
 
     fn tell(mut self, (from, to): (i64, i64)) -> Result<(), Failure> {
-        let Told { readings, files, bytes, warnings, notes } = &mut self.told;
+        let ExportSummary { readings, files, bytes, warnings, notes } = &mut self.summary;
         for list in [&mut *warnings, &mut *notes] {
             list.sort();
             list.dedup();
@@ -321,7 +322,7 @@ impl Export<'_> {
         }
         if !warnings.is_empty() {
             return Err(Failure::Failed(format!(
-                "the export is not whole: {} parts of the store could not be read; `wholegrain store verify` on the server says more",
+                "the export is incomplete: {} parts of the store could not be read; see `wholegrain store verify` on the server",
                 warnings.len()
             )));
         }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::columns::Rows;
+use super::columns::ExportRows;
 use super::select::{Remarks, Selection};
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -87,7 +87,7 @@ impl Pivot {
         Ok(Self { ldms: Some(ldms), column, columns })
     }
 
-    /// What the producers are below; to be told for an import.
+    /// The path above the producers; an import needs it as --prefix.
     pub fn prefix(&self) -> Option<&str> {
         self.ldms.as_ref().map(|ldms| ldms.prefix.as_str())
     }
@@ -113,7 +113,7 @@ impl Pivot {
     }
 
     /// Writes a slice's readings as lines.
-    pub fn write(&mut self, rows: &Rows, out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&mut self, rows: &ExportRows, out: &mut impl Write) -> io::Result<()> {
         let producer = |sensor: usize| self.ldms.as_ref().map_or(0, |ldms| ldms.producer[sensor]);
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.sort_unstable_by_key(|at| (rows.times[*at], producer(rows.sensors[*at]), self.column[rows.sensors[*at]]));
@@ -162,13 +162,13 @@ pub fn slices(
     connection: &Connection,
     selection: &Selection,
     (from, to): (i64, i64),
-    each: &mut dyn FnMut(Rows) -> Result<(), Failure>,
+    each: &mut dyn FnMut(ExportRows) -> Result<(), Failure>,
 ) -> Result<Remarks, Failure> {
     let mut remarks = Remarks::default();
     let (mut begin, mut width) = (from, SLICE_NS);
     while begin < to {
         let end = begin.saturating_add(width).min(to);
-        let mut slice = Rows::default();
+        let mut slice = ExportRows::default();
         let mut full = false;
         let result = selection.query(connection, (begin, end), &mut |mut rows| {
             if slice.len() + rows.len() > READINGS_MAX && end - begin > SLICE_NS_MIN {

@@ -10,7 +10,7 @@ use arrow_schema::ArrowError;
 use wholegrain_api::{Sensor, paths};
 use wholegrain_model::{Pattern, Timestamp, Value, ValueType};
 
-use super::columns::Rows;
+use super::columns::ExportRows;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::no_match::no_sensor;
@@ -67,7 +67,7 @@ impl Selection {
         &self,
         connection: &Connection,
         (from, to): (i64, i64),
-        each: &mut dyn FnMut(Rows) -> Result<(), Failure>,
+        each: &mut dyn FnMut(ExportRows) -> Result<(), Failure>,
     ) -> Result<Remarks, Failure> {
         let mut remarks = Remarks::default();
         for patterns in &self.questions {
@@ -93,7 +93,7 @@ impl Selection {
         Ok(remarks)
     }
 
-    fn rows(&self, batch: &RecordBatch) -> Result<Rows, Failure> {
+    fn rows(&self, batch: &RecordBatch) -> Result<ExportRows, Failure> {
         let strange = || {
             let what = "the answer does not have the columns sensor, time, value; is the server a newer one?";
             Failure::Unreachable(what.into())
@@ -106,7 +106,7 @@ impl Selection {
             names.iter().map(|name| self.by_path.get(name.unwrap_or_default()).copied()).collect();
         let ints = values.as_primitive_opt::<Int64Type>();
         let floats = values.as_primitive_opt::<Float64Type>();
-        let mut rows = Rows::default();
+        let mut rows = ExportRows::default();
         for (row, (key, time)) in sensors.keys().values().iter().zip(times).enumerate() {
             // A sensor that came into being after the export began is not in it.
             let Some(sensor) = numbers.get(*key as usize).copied().flatten() else { continue };

@@ -9,8 +9,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::style;
 
-/// So many are told on standard error too.
-const TOLD: usize = 5;
+/// The most bad lines on standard error.
+const SHOWN_MAX: usize = 5;
 
 /// The list on its way. Its file is made with the first line.
 pub struct BadLines {
@@ -48,7 +48,7 @@ impl BadLines {
             output.write_all(text.as_bytes()).map_err(Failure::writing(&self.path.display().to_string()))?;
         }
         self.count += bad.len() as u64;
-        let room = TOLD.saturating_sub(self.first.len());
+        let room = SHOWN_MAX.saturating_sub(self.first.len());
         self.first.extend(bad.iter().take(room).cloned());
         Ok(())
     }
@@ -66,7 +66,11 @@ impl BadLines {
         }
         if self.count > 0 {
             let (count, path) = (self.count, self.path.display());
-            let more = if count > TOLD as u64 { format!(" and {} more", count - TOLD as u64) } else { String::new() };
+            let more = if count > SHOWN_MAX as u64 {
+                format!(" and {} more", count - SHOWN_MAX as u64)
+            } else {
+                String::new()
+            };
             eprintln!("{}{more} listed in {path}", if more.is_empty() { "all" } else { "these" });
         }
     }

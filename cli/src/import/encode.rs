@@ -12,15 +12,15 @@ use wholegrain_model::Kind;
 use wholegrain_query::{KINDS_KEY, UNITS_KEY};
 
 use super::cells::Cell;
-use super::names::Target;
+use super::names::TargetSensor;
 
 /// Rows of one message of a stream.
 const MESSAGE_ROWS: usize = 1 << 16;
 
-/// The sensors of a part, each with the unit that the file told.
+/// The sensors of a part, each with the unit in the file.
 #[derive(Debug, Default)]
 pub struct Sensors {
-    pub targets: Vec<(Target, String)>,
+    pub targets: Vec<(TargetSensor, String)>,
     pub by_path: HashMap<String, usize>,
 }
 
@@ -29,8 +29,8 @@ impl Sensors {
         self.targets.len()
     }
 
-    /// The unit that the file told when the sensor was met first.
-    pub fn told_unit(&self, sensor: usize) -> &str {
+    /// The unit in the file at the sensor's first line.
+    pub fn file_unit(&self, sensor: usize) -> &str {
         self.targets.get(sensor).map_or("", |(_, unit)| unit)
     }
 }
@@ -72,7 +72,7 @@ impl Column {
 
 /// Rows of one type.
 #[derive(Debug, Default)]
-struct Rows<T> {
+struct ColumnRows<T> {
     keys: Vec<i32>,
     times: Vec<i64>,
     values: Vec<T>,
@@ -80,7 +80,7 @@ struct Rows<T> {
     present: Vec<bool>,
 }
 
-impl<T> Rows<T> {
+impl<T> ColumnRows<T> {
     fn push(&mut self, key: i32, time: i64, value: T, is_gap: bool) {
         if is_gap && self.present.is_empty() {
             self.present.resize(self.keys.len(), true);
@@ -94,7 +94,7 @@ impl<T> Rows<T> {
     }
 }
 
-impl<T: Copy> Rows<T> {
+impl<T: Copy> ColumnRows<T> {
     fn column(&mut self, key: i32, times: &[i64], values: &[T], missing: &[(usize, bool)], keep_empty: bool) {
         if missing.is_empty() && self.present.is_empty() {
             self.keys.resize(self.keys.len() + times.len(), key);
@@ -117,8 +117,8 @@ impl<T: Copy> Rows<T> {
 #[derive(Debug, Default)]
 pub struct Batch {
     pub sensors: Sensors,
-    ints: Rows<i64>,
-    floats: Rows<f64>,
+    ints: ColumnRows<i64>,
+    floats: ColumnRows<f64>,
 }
 
 impl Batch {
@@ -205,20 +205,20 @@ impl Batch {
     /// The body of the request.
     pub fn encode(self) -> Result<Vec<u8>, ArrowError> {
         let mut out = Vec::new();
-        let targets: Vec<&Target> = self.sensors.targets.iter().map(|(target, _)| target).collect();
+        let targets: Vec<&TargetSensor> = self.sensors.targets.iter().map(|(target, _)| target).collect();
         let metadata = HashMap::from([
             (UNITS_KEY.to_owned(), targets.iter().map(|target| target.unit.as_str()).collect::<Vec<_>>().join("\n")),
             (KINDS_KEY.to_owned(), targets.iter().map(|target| kind(target.kind)).collect::<Vec<_>>().join("\n")),
         ]);
         let names: ArrayRef =
             Arc::new(StringArray::from_iter_values(targets.iter().map(|target| target.path.as_str())));
-        let Rows { keys, times, values, present } = self.ints;
+        let ColumnRows { keys, times, values, present } = self.ints;
         let values =
             (!keys.is_empty()).then(|| Int64Array::new(values.into(), (!present.is_empty()).then(|| present.into())));
         if let Some(values) = values {
             write(&mut out, &names, &metadata, keys, times, Arc::new(values))?;
         }
-        let Rows { keys, times, values, present } = self.floats;
+        let ColumnRows { keys, times, values, present } = self.floats;
         let values =
             (!keys.is_empty()).then(|| Float64Array::new(values.into(), (!present.is_empty()).then(|| present.into())));
         if let Some(values) = values {

@@ -33,31 +33,31 @@ use crate::failure::{EXIT_CODES, Failure};
 use crate::output::style;
 use bad::BadLines;
 use names::Names;
-use parse::{Parsed, Parser};
-use pass::{Summary, pass};
+use parse::{Parsed, PieceParser};
+use pass::{ImportSummary, pass};
 use plan::{Layout, Plan, SHOWN_ROWS};
-use source::{Piece, Source};
+use source::{FileSource, Piece};
 use table::TablePlan;
 use times::{TimeFormat, Zone};
 
 const EXAMPLES: &str = "\
 Examples:
-  wholegrain import csv hall.csv --dry-run                      what it is taken for, and which lines are wrong
+  wholegrain import csv hall.csv --dry-run                      the detected format, and wrong lines
   wholegrain import csv hall.csv --prefix /lab/hall --yes
   wholegrain import csv log.csv --time-zone Europe/Berlin --unit Cel --rename 'T in=/hall/inlet/temp'
   wholegrain import csv readings.csv.gz --layout long --bad refused.tsv
   wholegrain import ldms meminfo.csv --prefix /lrz/ldms
   wholegrain import parquet export/*.parquet --yes
 
-Started again with the same file and options, an import goes on where it was cut off, and says so when it was finished before.
-What was deleted since then stays deleted: --again 2 imports the file once more.
-Lines that cannot be read are listed in FILE.bad, with their number and why; the exit code is then 4.";
+The same command with the same file and options continues an interrupted import, and reports a finished one.
+Readings deleted since then stay deleted: --again 2 imports the file once more.
+Bad lines are listed in FILE.bad with their numbers and errors; the exit code is then 4.";
 
-/// The version of everything that decides which readings are in which part: it is in an import's id.
+/// The version of the division into parts; a component of an import's id.
 const ID_VERSION: &str = "1";
-/// Readings that a part shall have, about.
+/// The approximate number of readings in a part.
 const PART_READINGS: f64 = 1_048_576.0;
-/// The bytes of a piece of a file.
+/// The least and the most bytes of a piece of a file.
 const PIECE_BYTES: (f64, f64) = (262_144.0, 33_554_432.0);
 
 /// Import readings from files: CSV, LDMS's CSV, Parquet, Arrow
@@ -70,7 +70,7 @@ pub struct ImportArgs {
 
 #[derive(Subcommand)]
 enum ImportCommand {
-    /// Tables as text: a column for each sensor, or a line for each reading; any delimiter; packed with gzip or zstd or not
+    /// Text tables: a column per sensor, or a line per reading; any delimiter; plain, gzip or zstd
     #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
     Csv {
         #[command(flatten)]
@@ -78,10 +78,10 @@ enum ImportCommand {
         #[command(flatten)]
         common: Common,
     },
-    /// Files of LDMS's store_csv, with their header; sensors are /prefix/producer/metric, or /prefix/producer/instance/metric
+    /// Files of LDMS's store_csv with their header; the sensors become /prefix/producer/metric, or /prefix/producer/instance/metric
     #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
     Ldms {
-        /// A file whose first line is the header, where the data's file has none (altheader)
+        /// A file whose first line is the header, for data without one (altheader)
         #[arg(long, value_name = "FILE")]
         header_file: Option<PathBuf>,
         #[command(flatten)]
@@ -101,31 +101,31 @@ enum ImportCommand {
     },
 }
 
-/// What empty cells are.
+/// The meaning of empty cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Empty {
     /// A gap of the sensor at the line's time
     Gap,
-    /// Nothing: the sensor has no reading at the line's time. NA, null and the like are gaps all the same
+    /// No reading of the sensor at the line's time; NA, null and similar words are gaps
     None,
 }
 
-/// What all imports are told.
+/// The options of all imports.
 #[derive(Args)]
 struct Common {
     /// The files to import
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where sensors go whose names are no whole paths; named, also those that are [default: /import/<name of the file>]
+    /// The path above the sensors; absolute names keep their paths without this option [default: /import/<name of the file>]
     #[arg(long, value_name = "PATH")]
     prefix: Option<String>,
-    /// A file that says where names go: a line name,path[,unit[,gauge or counter]] each
+    /// A file with the sensors of names: lines name,path[,unit[,gauge or counter]]
     #[arg(long, value_name = "FILE")]
     name_map: Option<PathBuf>,
-    /// Where one name goes; can be given again
+    /// The path of one name; can be repeated
     #[arg(long, value_name = "NAME=PATH")]
     rename: Vec<String>,
-    /// The unit (UCUM) of all values, or of those of a name or pattern; can be given again, the last one counts
+    /// The unit (UCUM) of all values, or of those of a name or pattern; can be repeated, the last one applies
     #[arg(long, value_name = "[NAME=]UNIT")]
     unit: Vec<String>,
     /// Sensors that are counters; can be given again
@@ -205,7 +205,7 @@ fn delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         _ if text == "tab" || text == "\\t" => Ok(b'\t'),
         [byte] if !byte.is_ascii_alphanumeric() && !b"\"\r\n.-+".contains(byte) => Ok(*byte),
-        _ => Err("one character such as , ; | or the word tab is wanted".to_owned()),
+        _ => Err("expected one character such as , ; | or the word tab".to_owned()),
     }
 }
 
@@ -220,10 +220,10 @@ pub struct Shape {
 
 pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let (common, format) = match &args.command {
-        ImportCommand::Csv { options, common } => (common, Format::Csv(options, None)),
-        ImportCommand::Ldms { header_file, common } => (common, Format::Csv(&LDMS, header_file.as_deref())),
-        ImportCommand::Parquet { common } => (common, Format::Parquet),
-        ImportCommand::Arrow { common } => (common, Format::Arrow),
+        ImportCommand::Csv { options, common } => (common, ImportFormat::Csv(options, None)),
+        ImportCommand::Ldms { header_file, common } => (common, ImportFormat::Csv(&LDMS, header_file.as_deref())),
+        ImportCommand::Parquet { common } => (common, ImportFormat::Parquet),
+        ImportCommand::Arrow { common } => (common, ImportFormat::Arrow),
     };
     if common.bad.is_some() && common.files.len() > 1 {
         return Err(Failure::Usage(
@@ -236,7 +236,7 @@ pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     };
     let mut refused = Vec::new();
     for file in &common.files {
-        let job = Job { common, file, connection: connection.as_ref() };
+        let job = FileImport { common, file, connection: connection.as_ref() };
         let bad = job.import(&format)?;
         if bad > 0 {
             refused.push(format!("{} ({bad})", file.display()));
@@ -264,22 +264,22 @@ static LDMS: CsvOptions = CsvOptions {
     decimal_comma: Some(false),
 };
 
-enum Format<'a> {
+enum ImportFormat<'a> {
     /// With a file that has the header.
     Csv(&'a CsvOptions, Option<&'a Path>),
     Parquet,
     Arrow,
 }
 
-struct Job<'a> {
+struct FileImport<'a> {
     common: &'a Common,
     file: &'a Path,
     connection: Option<&'a Connection>,
 }
 
-impl Job<'_> {
+impl FileImport<'_> {
     /// Imports the file; the number of lines that were refused.
-    fn import(&self, format: &Format) -> Result<u64, Failure> {
+    fn import(&self, format: &ImportFormat) -> Result<u64, Failure> {
         let (bytes, mut hash) = source::fingerprint(self.file)?;
         let shape = self.shape(bytes)?;
         hash.update(ID_VERSION);
@@ -289,9 +289,9 @@ impl Job<'_> {
             hash.update(format!("again {} {label} ", label.len()));
         }
         match format {
-            Format::Csv(options, header) => self.csv(options, *header, &shape, hash),
-            Format::Parquet => self.table(TablePlan::parquet(&shape)?, &shape, hash),
-            Format::Arrow => self.table(TablePlan::arrow(&shape)?, &shape, hash),
+            ImportFormat::Csv(options, header) => self.csv(options, *header, &shape, hash),
+            ImportFormat::Parquet => self.table(TablePlan::parquet(&shape)?, &shape, hash),
+            ImportFormat::Arrow => self.table(TablePlan::arrow(&shape)?, &shape, hash),
         }
     }
 
@@ -311,7 +311,7 @@ impl Job<'_> {
         shape: &Shape,
         mut hash: sha2::Sha256,
     ) -> Result<u64, Failure> {
-        let mut source = Source::open(self.file, source::SAMPLE_BYTES)?;
+        let mut source = FileSource::open(self.file, source::SAMPLE_BYTES)?;
         let mut sample = source.sample()?.to_vec();
         let header = header.map(read_header).transpose()?;
         if let Some(header) = &header {
@@ -319,8 +319,12 @@ impl Job<'_> {
         }
         let mut plan = Plan::make(&sample, options, shape)?;
         let piece = Piece { index: 0, first_line: 1, bytes: sample };
-        let first =
-            Parser::new(&plan, shape).parse(&piece).batches.into_iter().next().map(|batch| batch.first(SHOWN_ROWS));
+        let first = PieceParser::new(&plan, shape)
+            .parse(&piece)
+            .batches
+            .into_iter()
+            .next()
+            .map(|batch| batch.first(SHOWN_ROWS));
         let first = first.unwrap_or_default();
         if header.is_some() {
             plan.skip = 0;
@@ -334,7 +338,7 @@ impl Job<'_> {
         hash.update(format!(" {piece_bytes}"));
         let id = id(hash);
         let run = |each: &mut dyn FnMut(pass::Prepared) -> Result<(), Failure>, taken: &mut dyn FnMut(u64)| {
-            let source = Source::open(self.file, piece_bytes)?;
+            let source = FileSource::open(self.file, piece_bytes)?;
             pass(source, &plan, shape, each, taken)
         };
         self.go(&id, shape, &run)
@@ -376,18 +380,16 @@ impl Job<'_> {
             .map_err(|error| Failure::Usage(format!("cannot read the answer: {error}")))?;
         match line.trim() {
             "y" | "Y" | "yes" => Ok(()),
-            _ => Err(Failure::Usage(
-                "nothing was imported; see `wholegrain import csv --help` for what can be told".into(),
-            )),
+            _ => Err(Failure::Usage("nothing was imported; see `wholegrain import csv --help` for the options".into())),
         }
     }
 
     /// Goes through the file, once or twice.
-    fn go(&self, id: &str, shape: &Shape, run: &Run) -> Result<u64, Failure> {
+    fn go(&self, id: &str, shape: &Shape, run: &RunPass) -> Result<u64, Failure> {
         let begun = Instant::now();
         let mut bad = BadLines::new(self.common.bad.clone().unwrap_or_else(|| beside(self.file)));
         if self.common.strict && !self.common.dry_run {
-            let mut ignore = Summary::default();
+            let mut ignore = ImportSummary::default();
             run(
                 &mut |prepared| {
                     ignore.lines += prepared.lines;
@@ -398,7 +400,12 @@ impl Job<'_> {
             if bad.count() > 0 {
                 let count = bad.count();
                 bad.finish()?;
-                self.tell(&Summary { lines: ignore.lines, bad: count, ..Summary::default() }, &bad, id, begun)?;
+                self.tell(
+                    &ImportSummary { lines: ignore.lines, bad: count, ..ImportSummary::default() },
+                    &bad,
+                    id,
+                    begun,
+                )?;
                 return Ok(count);
             }
         }
@@ -414,15 +421,15 @@ impl Job<'_> {
             )
         };
         sender.finish();
-        // Also when it was cut off: what was refused until then is told.
+        // Also after a failure: reports the lines that were refused until then.
         bad.finish()?;
         result?;
-        let summary = Summary { bad: bad.count(), ..sender.summary };
+        let summary = ImportSummary { bad: bad.count(), ..sender.summary };
         self.tell(&summary, &bad, id, begun)?;
         Ok(bad.count())
     }
 
-    fn tell(&self, summary: &Summary, bad: &BadLines, id: &str, begun: Instant) -> Result<(), Failure> {
+    fn tell(&self, summary: &ImportSummary, bad: &BadLines, id: &str, begun: Instant) -> Result<(), Failure> {
         bad.tell();
         let seconds = begun.elapsed().as_secs_f64();
         if self.common.json {
@@ -436,7 +443,7 @@ impl Job<'_> {
 }
 
 /// Goes through a file: its parts in order, and now and then how much of it has been read.
-type Run<'a> =
+type RunPass<'a> =
     dyn Fn(&mut dyn FnMut(pass::Prepared) -> Result<(), Failure>, &mut dyn FnMut(u64)) -> Result<(), Failure> + 'a;
 
 /// The first line of a file of LDMS's header.

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// A sensor that readings go to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetSensor {
     pub path: String,
     pub unit: String,
     pub kind: Kind,
@@ -94,7 +94,7 @@ impl Names {
     }
 
     /// The sensor of a name, which may end with its unit: `power [W]`. `below` are levels between the prefix and the name.
-    pub fn target(&self, name: &str, below: &[&str], unit: &str) -> Result<Target, String> {
+    pub fn target(&self, name: &str, below: &[&str], unit: &str) -> Result<TargetSensor, String> {
         let name = name.trim();
         let (plain, in_name) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
             Some((plain, unit)) => (plain.trim(), unit.trim()),
@@ -120,7 +120,7 @@ impl Names {
         let found = [asked.unwrap_or(""), mapped_unit, unit, in_name].into_iter().find(|unit| !unit.is_empty());
         let counts = self.counters.iter().any(|pattern| pattern.matches(path));
         let kind = mapped.and_then(|mapped| mapped.kind).unwrap_or(if counts { Kind::Counter } else { Kind::Gauge });
-        Ok(Target { path: path.to_owned(), unit: found.unwrap_or_default().to_owned(), kind })
+        Ok(TargetSensor { path: path.to_owned(), unit: found.unwrap_or_default().to_owned(), kind })
     }
 
     /// Everything that decides to what sensors readings go.

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use super::Shape;
 use super::cells::{Cell, Fields, cell};
 use super::encode::{Batch, Column, Sensors};
-use super::names::Target;
+use super::names::TargetSensor;
 use super::plan::{Layout, Plan};
 use super::source::Piece;
 use super::times::Times;
@@ -15,8 +15,8 @@ use super::times::Times;
 pub const LDMS_TIME: &[u8] = b"#Time";
 /// A part that has so many readings at the end of a line is full.
 const PART_READINGS: usize = 2 << 20;
-/// Of a cell that cannot be read, so much is told.
-const TOLD_BYTES: usize = 60;
+/// The most bytes of a bad cell in a message.
+const SHOWN_BYTES: usize = 60;
 
 /// A line that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Parsed {
     pub other_lines: u64,
 }
 
-pub struct Parser<'a> {
+pub struct PieceParser<'a> {
     plan: &'a Plan,
     shape: &'a Shape,
     times: Times,
@@ -96,7 +96,7 @@ pub fn text_of(bytes: &[u8]) -> String {
     }
 }
 
-impl<'a> Parser<'a> {
+impl<'a> PieceParser<'a> {
     pub fn new(plan: &'a Plan, shape: &'a Shape) -> Self {
         Self {
             plan,
@@ -137,7 +137,7 @@ impl<'a> Parser<'a> {
     fn line(&mut self, line: &[u8], building: &mut Building) -> Result<(), String> {
         self.fields.split(line)?;
         if self.fields.len() != self.plan.header.len() {
-            return Err(format!("{} fields where {} are wanted", self.fields.len(), self.plan.header.len()));
+            return Err(format!("{} fields, expected {}", self.fields.len(), self.plan.header.len()));
         }
         let time = self.time(line)?;
         match self.plan.layout {
@@ -158,7 +158,7 @@ impl<'a> Parser<'a> {
                 &self.joined
             }
         };
-        self.times.parse(text).map_err(|fault| format!("{fault}: {:?}", told(text)))
+        self.times.parse(text).map_err(|fault| format!("{fault}: {:?}", shortened(text)))
     }
 
     fn wide(&mut self, line: &[u8], time: i64, building: &mut Building) -> Result<(), String> {
@@ -167,7 +167,7 @@ impl<'a> Parser<'a> {
         for column in &self.plan.values {
             let text = self.fields.get(line, column.at);
             let read = cell(text, self.plan.comma);
-            self.cells.push(read.map_err(|why| format!("column {:?}: {why}: {:?}", column.name, told(text)))?);
+            self.cells.push(read.map_err(|why| format!("column {:?}: {why}: {:?}", column.name, shortened(text)))?);
         }
         let producer = self.plan.sensor.map_or(&b""[..], |at| self.fields.get(line, at));
         let group = match self.known.get(producer) {
@@ -191,7 +191,7 @@ impl<'a> Parser<'a> {
     fn long(&mut self, line: &[u8], time: i64, building: &mut Building) -> Result<(), String> {
         let plan = self.plan;
         let text = plan.values.first().map_or(&b""[..], |column| self.fields.get(line, column.at));
-        let value = cell(text, plan.comma).map_err(|why| format!("the value: {why}: {:?}", told(text)))?;
+        let value = cell(text, plan.comma).map_err(|why| format!("the value: {why}: {:?}", shortened(text)))?;
         let name = plan.sensor.map_or(&b""[..], |at| self.fields.get(line, at));
         let unit = plan.unit.map_or(&b""[..], |at| self.fields.get(line, at)).trim_ascii();
         let sensor = match self.known.get(name) {
@@ -206,11 +206,11 @@ impl<'a> Parser<'a> {
                 sensor
             }
         };
-        let told_unit = building.sensors.told_unit(sensor);
-        if told_unit.as_bytes() != unit {
+        let file_unit = building.sensors.file_unit(sensor);
+        if file_unit.as_bytes() != unit {
             return Err(format!(
-                "the unit is {:?} here and {told_unit:?} in an earlier line of the sensor",
-                told(unit)
+                "the unit is {:?} here and {file_unit:?} in an earlier line of the sensor",
+                shortened(unit)
             ));
         }
         building.rows.push((sensor, time, value));
@@ -220,8 +220,8 @@ impl<'a> Parser<'a> {
 }
 
 /// So much of a text that a message stays one line.
-fn told(text: &[u8]) -> String {
-    text_of(&text[..text.len().min(TOLD_BYTES)])
+fn shortened(text: &[u8]) -> String {
+    text_of(&text[..text.len().min(SHOWN_BYTES)])
 }
 
 impl Group {
@@ -266,7 +266,7 @@ impl Building {
 /// Sensors by path, so that two names do not become one sensor unseen.
 impl Sensors {
     /// Takes one; its number.
-    pub fn add(&mut self, target: Target, told_unit: &str) -> Result<usize, String> {
+    pub fn add(&mut self, target: TargetSensor, file_unit: &str) -> Result<usize, String> {
         let number = self.targets.len();
         match self.by_path.entry(target.path.clone()) {
             Entry::Occupied(_) => {
@@ -274,7 +274,7 @@ impl Sensors {
             }
             Entry::Vacant(entry) => {
                 entry.insert(number);
-                self.targets.push((target, told_unit.to_owned()));
+                self.targets.push((target, file_unit.to_owned()));
                 Ok(number)
             }
         }

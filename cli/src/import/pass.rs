@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 
 use super::Shape;
-use super::parse::{Bad, Parsed, Parser};
+use super::parse::{Bad, Parsed, PieceParser};
 use super::plan::Plan;
-use super::source::{Piece, Source};
+use super::source::{FileSource, Piece};
 use super::times::shown;
 use crate::failure::Failure;
 
@@ -42,7 +42,7 @@ pub struct Prepared {
 
 /// What an import came to.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub struct ImportSummary {
     pub lines: u64,
     pub other_lines: u64,
     pub readings: u64,
@@ -79,9 +79,9 @@ impl Prepared {
     }
 }
 
-/// Goes through a file and gives its pieces in order; `taken` is told how many bytes of the file have been read.
+/// Reads a file and passes on its pieces in order; `taken` gets the number of bytes read so far.
 pub fn pass(
-    mut source: Source,
+    mut source: FileSource,
     plan: &Plan,
     shape: &Shape,
     each: &mut dyn FnMut(Prepared) -> Result<(), Failure>,
@@ -110,7 +110,7 @@ pub fn pass(
         for _ in 0..parsers {
             let (done, pieces) = (done.clone(), pieces.clone());
             scope.spawn(move || {
-                let mut parser = Parser::new(plan, shape);
+                let mut parser = PieceParser::new(plan, shape);
                 loop {
                     let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(next) = next else { return };
@@ -154,7 +154,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-impl Summary {
+impl ImportSummary {
     /// Takes a piece in.
     pub fn take(&mut self, prepared: &Prepared) {
         self.lines += prepared.lines;

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::json;
 
 use super::cells::{Cell, Fields, cell};
-use super::names::Target;
+use super::names::TargetSensor;
 use super::parse::{LDMS_TIME, is_comment, lines, text_of};
 use super::times::{TimeFormat, Zone, guess, shown};
 use super::{CsvOptions, Shape};
@@ -43,7 +43,7 @@ pub struct ValueColumn {
     pub at: usize,
     pub name: String,
     /// `None` with LDMS, where the producer decides.
-    pub target: Option<Target>,
+    pub target: Option<TargetSensor>,
 }
 
 /// Everything that decides what a line means.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use wholegrain_api::{ImportState, ImportedPart, paths};
 
-use super::pass::{Body, Prepared, Summary};
+use super::pass::{Body, ImportSummary, Prepared};
 use crate::connection::Connection;
 use crate::failure::Failure;
 
@@ -36,7 +36,7 @@ pub struct Sender<'a> {
     id: String,
     /// The parts of pieces, and those that pieces have besides.
     known: (ImportState, ImportState),
-    pub summary: Summary,
+    pub summary: ImportSummary,
     bar: Option<ProgressBar>,
     begun: Instant,
 }
@@ -52,7 +52,7 @@ impl<'a> Sender<'a> {
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden()));
-        Ok(Self { connection, id: id.to_owned(), known, summary: Summary::default(), bar, begun: Instant::now() })
+        Ok(Self { connection, id: id.to_owned(), known, summary: ImportSummary::default(), bar, begun: Instant::now() })
     }
 
     /// Sends what a piece has.

@@ -33,7 +33,7 @@ pub struct Piece {
 }
 
 /// A file being read.
-pub struct Source {
+pub struct FileSource {
     path: PathBuf,
     reader: Box<dyn Read + Send>,
     /// Bytes of the file itself that have been read, packed or not.
@@ -46,9 +46,9 @@ pub struct Source {
 }
 
 /// Counts what is read of the file.
-struct Counted(File, Arc<AtomicU64>);
+struct CountingReader(File, Arc<AtomicU64>);
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(out)?;
         self.1.fetch_add(read as u64, Relaxed);
@@ -56,7 +56,7 @@ impl Read for Counted {
     }
 }
 
-impl Source {
+impl FileSource {
     /// Opens it; pieces have about `piece_bytes`.
     pub fn open(path: &Path, piece_bytes: usize) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
@@ -73,7 +73,7 @@ impl Source {
             }
         }
         let taken: Arc<AtomicU64> = Arc::default();
-        let whole = Counted(File::open(path).map_err(failed)?, taken.clone());
+        let whole = CountingReader(File::open(path).map_err(failed)?, taken.clone());
         let begin = &begin[..length];
         let reader: Box<dyn Read + Send> = if begin.starts_with(&GZIP) {
             Box::new(flate2::read::MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, whole)))
@@ -194,7 +194,7 @@ mod tests {
     use std::io::Write;
 
     fn pieces(path: &Path, bytes: usize) -> Vec<(u64, String)> {
-        let mut source = Source::open(path, bytes).unwrap();
+        let mut source = FileSource::open(path, bytes).unwrap();
         let mut found = Vec::new();
         while let Some(piece) = source.piece().unwrap() {
             assert_eq!(piece.index as usize, found.len());
@@ -235,7 +235,7 @@ mod tests {
         std::fs::write(&path, &packed).unwrap();
         assert_eq!(pieces(&path, 100_000).iter().map(|piece| piece.1.len()).sum::<usize>(), text.len());
         std::fs::write(&path, &packed[..packed.len() / 2]).unwrap();
-        let mut source = Source::open(&path, 100_000).unwrap();
+        let mut source = FileSource::open(&path, 100_000).unwrap();
         let error = loop {
             match source.piece() {
                 Ok(Some(_)) => {}

@@ -16,7 +16,7 @@ use super::Shape;
 use super::arrays::{is_number, is_text, is_time, is_wide_unsigned, number, plain, text, time};
 use super::cells::Cell;
 use super::encode::{Batch, Column, Sensors};
-use super::names::Target;
+use super::names::TargetSensor;
 use super::parse::{Bad, Parsed};
 use super::plan::SHOWN_ROWS;
 use super::times::shown;
@@ -45,7 +45,7 @@ pub struct TablePlan {
     long: Option<(usize, usize)>,
     /// The column with integers exactly, beside the values.
     exact: Option<usize>,
-    wide: Vec<(usize, Target)>,
+    wide: Vec<(usize, TargetSensor)>,
     left_out: Vec<String>,
     properties: Properties,
     unit: String,
@@ -113,7 +113,7 @@ impl TablePlan {
     pub fn first(&self, shape: &Shape) -> Result<Vec<(String, String, i64, String)>, Failure> {
         let (_, mut batches) = open(shape, self.parquet)?;
         let Some(batch) = batches.next().transpose()? else { return Ok(Vec::new()) };
-        let mut part = Part::default();
+        let mut part = TablePart::default();
         self.take(&batch.slice(0, batch.num_rows().min(SHOWN_ROWS)), shape, &mut part)?;
         Ok(part.finish(0, shape).batches.first().map(|batch| batch.first(SHOWN_ROWS)).unwrap_or_default())
     }
@@ -121,7 +121,7 @@ impl TablePlan {
     /// Gives every part, in order.
     pub fn parts(&self, shape: &Shape, each: &mut dyn FnMut(Parsed) -> Result<(), Failure>) -> Result<(), Failure> {
         let (_, batches) = open(shape, self.parquet)?;
-        let (mut part, mut index) = (Part::default(), 0);
+        let (mut part, mut index) = (TablePart::default(), 0);
         for batch in batches {
             self.take(&batch?, shape, &mut part)?;
             if part.readings >= PART_READINGS {
@@ -134,7 +134,7 @@ impl TablePlan {
         each(part.finish(index, shape))
     }
 
-    fn take(&self, batch: &RecordBatch, shape: &Shape, part: &mut Part) -> Result<(), Failure> {
+    fn take(&self, batch: &RecordBatch, shape: &Shape, part: &mut TablePart) -> Result<(), Failure> {
         let columns: Vec<ArrayRef> = batch.columns().iter().map(plain).collect::<Result<_, _>>()?;
         let times = &columns[self.time];
         let values = |at: usize| &columns[at];
@@ -215,7 +215,7 @@ impl TablePlan {
 
 /// A part on its way.
 #[derive(Default)]
-struct Part {
+struct TablePart {
     sensors: Sensors,
     known: HashMap<String, usize>,
     rows: Vec<(usize, i64, Cell)>,
@@ -227,7 +227,7 @@ struct Part {
     row: u64,
 }
 
-impl Part {
+impl TablePart {
     fn long(
         &mut self,
         plan: &TablePlan,
@@ -243,10 +243,10 @@ impl Part {
         let sensor = match self.known.get(name) {
             Some(sensor) => *sensor,
             None => {
-                let told = plan.properties.get(name);
-                let unit = told.map_or(plan.unit.as_str(), |(unit, _)| unit.as_str());
+                let properties = plan.properties.get(name);
+                let unit = properties.map_or(plan.unit.as_str(), |(unit, _)| unit.as_str());
                 let mut target = shape.names.target(name, &[], unit)?;
-                if told.is_some_and(|(_, kind)| kind == "counter") {
+                if properties.is_some_and(|(_, kind)| kind == "counter") {
                     target.kind = Kind::Counter;
                 }
                 let sensor = self.sensors.add(target, "")?;

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_found_and_doubt_is_told() {
+    fn formats_are_found_and_ambiguity_is_reported() {
         let zone = Zone::parse("UTC").unwrap();
         let found = |sample: &[&str]| guess(&sample.iter().map(|text| text.as_bytes()).collect::<Vec<_>>(), &zone);
         assert_eq!(found(&["1769860800", "1769860801.5"]), Ok(TimeFormat::S));

@@ -17,7 +17,7 @@ const PAGE: u64 = 1000;
 
 /// Filters and the output format.
 #[derive(Args)]
-pub struct ListArgs {
+pub struct ListJobsArgs {
     /// Jobs of this user: a name or a uid
     #[arg(long, value_name = "USER")]
     user: Option<String>,
@@ -56,7 +56,7 @@ pub struct ListArgs {
     format: ListFormat,
 }
 
-pub fn run(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
+pub fn run(args: &ListJobsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let parameters = args.parameters(values::now())?;
     let (jobs, more) = fetch(&Connection::open(client)?, &parameters, args.limit)?;
     if jobs.is_empty() {
@@ -78,7 +78,7 @@ pub fn run(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-impl ListArgs {
+impl ListJobsArgs {
     fn parameters(&self, now: Timestamp) -> Result<Vec<(&'static str, String)>, Failure> {
         let texts = [
             ("user", &self.user),

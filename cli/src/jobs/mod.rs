@@ -31,7 +31,7 @@ Examples:
 #[command(after_help = format!("{TIMES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
 pub struct JobsArgs {
     #[command(flatten)]
-    list: list::ListArgs,
+    list: list::ListJobsArgs,
     #[command(flatten)]
     client: ClientOption,
     #[command(subcommand)]
@@ -40,7 +40,7 @@ pub struct JobsArgs {
 
 #[derive(Subcommand)]
 enum JobsCommand {
-    Show(show::ShowArgs),
+    Show(show::ShowJobArgs),
     Stats(stats::StatsArgs),
     Energy(energy::EnergyArgs),
     Boost(boost::BoostArgs),

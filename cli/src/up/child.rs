@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// A log larger than this is set aside (`.old`) at the next start.
+/// A larger log is renamed to `.old` at the next start.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// How much of a log's end is shown when its program has ended.
 const TAIL_BYTES: u64 = 4096;

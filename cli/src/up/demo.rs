@@ -63,19 +63,19 @@ struct File {
 pub struct Demo {
     /// The sensors of this machine's own agent, as a pattern.
     beside: String,
-    shared: Arc<Shared>,
+    shared: Arc<DemoState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct DemoState {
     stops: AtomicBool,
     readings: AtomicU64,
     ready: AtomicBool,
     failure: Mutex<Option<String>>,
 }
 
-impl RunControl for Shared {
+impl RunControl for DemoState {
     fn now_ns(&self) -> i64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
     }
@@ -119,7 +119,7 @@ pub fn options(dir: &Path, args: &DemoArgs) -> Result<CentreOptions, Failure> {
         Ok(text) => serde_json::from_str(&text)
             .map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}; remove {}", dir.display())))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let began = Shared::default().now_ns() / 1_000_000_000;
+            let began = DemoState::default().now_ns() / 1_000_000_000;
             let file = File { seed: args.demo_seed, nodes: args.demo_nodes, days: args.demo_days, began };
             let text = serde_json::to_string(&file).map_err(|error| Failure::Failed(error.to_string()))?;
             fs::create_dir_all(dir).and_then(|()| fs::write(&path, text + "\n")).map_err(Failure::writing(&shown))?;
@@ -151,7 +151,7 @@ impl Demo {
             wholegrain_server::issue_agent_certificate(dir, name).map_err(crate::init::failed)?;
         }
         let from_s = last_reading_s(connection)?.map_or(options.first_s(), |last| last + 1);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(DemoState::default());
         let (thread, dir) = (shared.clone(), dir.to_owned());
         let thread = std::thread::Builder::new().name("demo".to_owned()).spawn(move || {
             let url = format!("mqtts://localhost:{mqtt_port}");

@@ -1,4 +1,4 @@
-//! Properties out of a CSV file: the store's own `sensors.csv`, the output of `wholegrain sensors --format csv`, or one that people write.
+//! `wholegrain config sensor import`: properties from a CSV file, such as the store's `sensors.csv`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -14,23 +14,22 @@ use crate::failure::Failure;
 
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Settings of one request to the server; they are set together or not at all.
+/// The most settings in one request; all are set or none.
 const BATCH: usize = 5000;
-/// The most bytes of one request's settings, so that the server takes it.
+/// The most bytes of settings in one request.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// The names of a head that mean something.
+/// The names of columns that are read.
 const COLUMNS: [&str; 9] = ["sensor", "pattern", "path", "unit", "scale", "kind", "description", "interval", "ttl"];
-/// Those that the server's own lists have besides, and that cannot be set.
+/// Columns of the server's lists that cannot be set.
 const IGNORED: [&str; 5] = ["type", "wraps_at", "interval_ns", "last_time", "agent"];
 
 #[derive(Args)]
 #[command(after_help = "\
-The first line names the columns: sensor (or pattern, or path), and any of unit, scale, kind, description, interval, ttl. Between them stand \
-commas, semicolons or tabs; an empty field leaves the property alone. The columns type, wraps_at, interval_ns, last_time and agent \
-of the server's own lists are passed over, so that sensors.csv of a store, or the output of `wholegrain sensors --format csv`, can be \
-edited and read again: what a sensor has already is not set.
+The first line names the columns: sensor (or pattern, or path), and any of unit, scale, kind, description, interval, ttl, separated by \
+commas, semicolons or tabs. An empty field keeps the property. The columns type, wraps_at, interval_ns, last_time and agent are ignored, \
+so that sensors.csv of a store, or the output of `wholegrain sensors --format csv`, can be edited and imported; equal values are not set.
 
-Bad lines are listed with their numbers and nothing is set, unless --skip-bad is given.
+Bad lines are listed with their numbers, and nothing is set without --skip-bad.
 
 Examples:
   wholegrain config sensor import properties.csv --dry-run
@@ -39,17 +38,17 @@ pub struct ImportArgs {
     /// The CSV file to read
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Change nothing; say what would be set and which lines are bad
+    /// Change nothing; print the number of settings and the bad lines
     #[arg(long)]
     dry_run: bool,
-    /// Set what the good lines say; bad ones are listed and left out
+    /// Apply good lines; list and skip bad ones
     #[arg(long)]
     skip_bad: bool,
 }
 
 pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let (mut good, mut bad) = (0u64, 0u64);
-    // First everything is looked at, then it is sent: so nothing is set of a file that is wrong further down.
+    // Reads the whole file before it sends anything, so that a file with an error further down sets nothing.
     read(&args.file, |line, setting| {
         match setting {
             Ok(setting) => good += u64::from(setting.is_some()),
@@ -76,7 +75,7 @@ pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let would = if args.dry_run { "would be set" } else { "set" };
     println!("{} properties {would}, {} were so already, {bad} of {} lines bad", sender.set, sender.same, good + bad);
     if bad > 0 {
-        return Err(Failure::Usage(format!("{bad} lines are bad and were left out")));
+        return Err(Failure::Usage(format!("{bad} bad lines were skipped")));
     }
     Ok(())
 }
@@ -121,7 +120,7 @@ impl Sender<'_> {
     }
 }
 
-/// Calls `found` for each line after the head: what it sets (`None`: nothing), or what is wrong with it.
+/// Calls `found` for each line after the header, with its setting (`None`: nothing to set) or its error.
 fn read(
     path: &Path,
     mut found: impl FnMut(u64, Result<Option<SetPropertiesOf>, String>) -> Result<(), Failure>,
@@ -163,14 +162,14 @@ fn read(
     }
     match head {
         Some(_) => Ok(()),
-        None => Err(Failure::Usage(format!("{} is empty; a head such as sensor,unit is wanted", path.display()))),
+        None => Err(Failure::Usage(format!("{} is empty; expected a header such as sensor,unit", path.display()))),
     }
 }
 
-/// What the columns are.
+/// The columns of the file.
 struct Head {
     separator: char,
-    /// The property of each; empty for those passed over.
+    /// The property of each column; empty for ignored ones.
     columns: Vec<&'static str>,
 }
 
@@ -188,21 +187,21 @@ impl Head {
                 None => return Err(config::unknown("column", &name, &COLUMNS)),
             };
             if !column.is_empty() && columns.contains(&column) {
-                return Err(format!("the column {name} is there twice"));
+                return Err(format!("the column {name} appears twice"));
             }
             columns.push(column);
         }
         if !columns.contains(&"pattern") {
-            return Err("the head has no column sensor or pattern".to_owned());
+            return Err("the header has no column sensor or pattern".to_owned());
         }
         Ok(Self { separator, columns })
     }
 
-    /// What a line sets; `None` when all its fields are empty.
+    /// The setting of a line; `None` if all its fields are empty.
     fn setting(&self, text: &str) -> Result<Option<SetPropertiesOf>, String> {
         let fields = fields(text, self.separator)?;
         if fields.len() != self.columns.len() {
-            return Err(format!("has {} fields, the head has {}", fields.len(), self.columns.len()));
+            return Err(format!("has {} fields, the header has {}", fields.len(), self.columns.len()));
         }
         let mut setting = SetPropertiesOf::default();
         let filled = self.columns.iter().zip(fields).filter(|(column, field)| !column.is_empty() && !field.is_empty());
@@ -247,7 +246,7 @@ impl Head {
 fn fields(line: &str, separator: char) -> Result<Vec<String>, String> {
     let mut fields = vec![String::new()];
     let mut chars = line.chars().peekable();
-    // Whether we are within quotes, and whether the field was.
+    // Whether the position is within quotes, and whether the field had quotes.
     let (mut quoted, mut was_quoted) = (false, false);
     while let Some(c) = chars.next() {
         let Some(field) = fields.last_mut() else { break };
@@ -292,7 +291,7 @@ mod tests {
         for (line, part) in [
             ("/a;;kw", "did you mean `kW`?"),
             (";30d;W", "names no sensor"),
-            ("/a;30d", "has 2 fields, the head has 3"),
+            ("/a;30d", "has 2 fields, the header has 3"),
             ("/a;soon;W", "ttl"),
             ("/a/+;;W", "wildcards"),
             ("/a;;\"W", "not closed"),
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_told_of() {
+    fn every_line_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.csv");
         let long = "x".repeat(LINE_BYTES_MAX * 2);
@@ -320,12 +319,12 @@ mod tests {
                 .concat(),
         )
         .unwrap();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         read(&path, |line, setting| {
-            told.push((line, setting.is_ok()));
+            reported.push((line, setting.is_ok()));
             Ok(())
         })
         .unwrap();
-        assert_eq!(told, [(3, true), (4, false), (5, false), (6, false), (7, true)]);
+        assert_eq!(reported, [(3, true), (4, false), (5, false), (6, false), (7, true)]);
     }
 }

@@ -26,7 +26,7 @@ const CHANGES_MAX: u64 = 1_000_000;
 #[command(
     after_help = "Examples:\n  wholegrain config sensor show '/lrz/**/power'\n  wholegrain config sensor show power --json"
 )]
-pub struct ShowArgs {
+pub struct ShowPropertiesArgs {
     /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
@@ -40,7 +40,7 @@ pub struct ShowArgs {
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  wholegrain config sensor list\n  wholegrain config sensor list --json")]
-pub struct ListArgs {
+pub struct ListSettingsArgs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -62,7 +62,7 @@ pub struct HistoryArgs {
     json: bool,
 }
 
-pub fn show(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
+pub fn show(args: &ShowPropertiesArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
     let (mut sensors, mut next) = (Vec::new(), None::<String>);
     loop {
@@ -121,7 +121,7 @@ fn origin(sensor: &SensorProperties, property: &PropertyValue, now: i64) -> Stri
     }
 }
 
-pub fn list(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
+pub fn list(args: &ListSettingsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let PropertySettings { settings } = Connection::open(client)?.get(paths::PROPERTY_SETTINGS).send()?.json()?;
     if settings.is_empty() {
         return Err(Failure::NothingMatched("no settings; `wholegrain config sensor set` makes some".into()));

@@ -1,4 +1,4 @@
-//! `wholegrain config virtual apply`, `export`, `library`: definitions in files.
+//! `wholegrain config virtual apply`, `export` and `library`: definitions in files.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -21,8 +21,8 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Args)]
 #[command(after_help = "\
-A file is TOML: [[virtual]] with path, expression, unit, and where they are wanted description, interval, bridge, missing. Applying it \
-again changes nothing. All of it is taken or nothing; of the library what fits the sensors there are.
+A file is TOML: [[virtual]] with path, expression, unit, and optionally description, interval, bridge, missing. Applying a file \
+again changes nothing. All its definitions are applied or none; of a library file, those whose sensors exist.
 
 Examples:
   wholegrain config virtual apply virtual.toml --dry-run
@@ -30,13 +30,13 @@ Examples:
   wholegrain config virtual apply --library perf --at '/lrz/sng/*/job/*'
   wholegrain config virtual apply --library facility --at /lrz --set it_power='sng/*/power'")]
 pub(super) struct ApplyArgs {
-    /// The file; - is standard input
+    /// The file, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "library")]
     file: Option<PathBuf>,
     /// A file of the library, such as cpu
     #[arg(long, value_name = "NAME", conflicts_with = "file", requires = "at")]
     library: Option<String>,
-    /// The place that relative paths in the file are below, such as '/lrz/sng/*'
+    /// The path above relative paths of the file, such as '/lrz/sng/*'
     #[arg(long, value_name = "PLACE")]
     at: Option<String>,
     /// A parameter of the file, such as power=psu/power
@@ -45,30 +45,30 @@ pub(super) struct ApplyArgs {
     /// Remove definitions that are not in the file
     #[arg(long, conflicts_with = "library")]
     prune: bool,
-    /// With --prune: also those that others are computed from
+    /// With --prune: also remove definitions that others refer to
     #[arg(long, requires = "prune")]
     force: bool,
-    /// Show what would be changed, and change nothing
+    /// Change nothing; print the changes
     #[arg(long)]
     dry_run: bool,
-    /// Print what was done as a JSON object
+    /// Print the changes as a JSON object
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 pub(super) struct ExportArgs {
-    /// Which; all of them when none is given
+    /// Patterns of the definitions [default: all]
     #[arg(value_name = "PATTERN")]
     patterns: Vec<Pattern>,
 }
 
 #[derive(Args)]
 pub(super) struct LibraryArgs {
-    /// The file to write; a list of them without a name
+    /// The file to print [default: a list of the files]
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long, conflicts_with = "name")]
     json: bool,
 }
@@ -125,7 +125,7 @@ fn read(path: Option<&PathBuf>) -> Result<DefinitionFile, Failure> {
     DefinitionFile::read(&name, &text).map_err(Failure::Usage)
 }
 
-/// Those of the library whose sensors are there; of the others it is said why they are left out.
+/// The definitions whose sensors exist; reports the reason for each other one.
 fn fitting(server: &Connection, wanted: Vec<VirtualDefinition>) -> Result<Vec<VirtualDefinition>, Failure> {
     let mut fit: Vec<VirtualDefinition> = Vec::new();
     let mut left_out = 0;
@@ -144,7 +144,7 @@ fn fitting(server: &Connection, wanted: Vec<VirtualDefinition>) -> Result<Vec<Vi
     }
     if fit.is_empty() && left_out > 0 {
         return Err(Failure::NothingMatched(
-            "none of the library's definitions fits the sensors below this place; look at --at".to_owned(),
+            "no definition of the library matches the sensors below this path; check --at".to_owned(),
         ));
     }
     Ok(fit)

@@ -1,4 +1,4 @@
-//! `wholegrain config virtual`: virtual sensors. A file for what is done with one, `apply.rs` for files of them and the library.
+//! `wholegrain config virtual`: virtual sensors. `apply.rs` is for definitions in files and the library.
 
 mod apply;
 
@@ -24,8 +24,8 @@ const SENSORS_SHOWN: usize = 20;
 const EXPRESSION_SHOWN: usize = 60;
 
 const EXAMPLES: &str = "\
-An expression computes from sensors in <…>: beside the one that is defined, or with a leading / from the root. A path with wildcards is a \
-template: one sensor for each place where all that it refers to is there. docs/virtual-sensors.md describes the language.
+An expression refers to sensors in <…>: below the same level as the defined sensor, or with a leading / from the root. A path with \
+wildcards is a template: it makes one sensor for each place where all its references exist. docs/virtual-sensors.md describes the language.
 
 Examples:
   wholegrain config virtual define /lrz/sng/pue 'sum(</lrz/facility/**/power>) / sum(</lrz/sng/*/power>)' --unit 1
@@ -48,50 +48,50 @@ pub struct VirtualArgs {
 
 #[derive(Subcommand)]
 enum VirtualCommand {
-    /// Define a virtual sensor or a template, or define it anew
+    /// Define or redefine a virtual sensor or a template
     Define(DefineArgs),
-    /// Say what defining it would say, and change nothing
+    /// Check a definition; change nothing
     Check(DefineArgs),
     /// List the definitions of virtual sensors
-    List(ListArgs),
-    /// Show a definition and the sensors that it makes
-    Show(ShowArgs),
+    List(ListDefinitionsArgs),
+    /// Show a definition and its sensors
+    Show(ShowDefinitionArgs),
     /// Remove one or more definitions
     Remove(RemoveArgs),
-    /// Who defined and removed what, and when
+    /// List all definitions and removals
     History(HistoryArgs),
-    /// Define what a file says, or the library
+    /// Apply the definitions of a file or of the library
     Apply(apply::ApplyArgs),
     /// Write the definitions as a file for `apply`
     Export(apply::ExportArgs),
-    /// List the library of ready definitions, or write one of its files
+    /// List the library of definitions, or print one of its files
     Library(apply::LibraryArgs),
 }
 
 #[derive(Args)]
 struct DefineArgs {
-    /// Its path; with wildcards a template
+    /// The path; with wildcards a template
     #[arg(value_name = "PATH")]
     path: String,
-    /// What it is computed by
+    /// The expression that computes it
     #[arg(value_name = "EXPRESSION", allow_hyphen_values = true)]
     expression: String,
-    /// Its unit, a UCUM code such as W, kW.h, % or 1
+    /// The unit, a UCUM code such as W, kW.h, % or 1
     #[arg(long)]
     unit: String,
-    /// What it is, in a sentence
+    /// A description in one sentence
     #[arg(long, default_value = "")]
     description: String,
-    /// Its times are whole multiples of this [default: the shortest interval of what it is computed from]
+    /// Its times are multiples of this [default: the shortest interval of its operands]
     #[arg(long, value_name = "LENGTH")]
     interval: Option<Interval>,
-    /// Interpolate over no more than this [default: three intervals of the sensor]
+    /// The maximum gap for interpolation [default: three intervals of the operand]
     #[arg(long, value_name = "LENGTH")]
     bridge: Option<Interval>,
-    /// What a time gives at which sensors of an aggregate are missing: gap, or skip for what the others come to
+    /// The value of an aggregate while operands are missing: a gap, or skip for the aggregate of the others
     #[arg(long, value_parser = ["gap", "skip"], default_value = "gap")]
     missing: String,
-    /// Print what was done as a JSON object
+    /// Print the change as a JSON object
     #[arg(long)]
     json: bool,
 }
@@ -111,34 +111,34 @@ impl DefineArgs {
 }
 
 #[derive(Args)]
-struct ListArgs {
-    /// Which; all of them when none is given
+struct ListDefinitionsArgs {
+    /// Patterns of the definitions [default: all]
     #[arg(value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-struct ShowArgs {
-    /// The path of the definition, or of a sensor that it makes
+struct ShowDefinitionArgs {
+    /// The path of the definition, or of one of its sensors
     #[arg(value_name = "PATH")]
     path: String,
-    /// As a JSON object
+    /// Print a JSON object
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct RemoveArgs {
-    /// The paths of the definitions; they go together or not at all
+    /// The paths of the definitions; all are removed or none
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Also when others are computed from them; those have gaps then
+    /// Also if other definitions refer to them; their sensors have gaps then
     #[arg(long)]
     force: bool,
-    /// Print what was done as a JSON object
+    /// Print the change as a JSON object
     #[arg(long)]
     json: bool,
 }
@@ -148,10 +148,10 @@ struct HistoryArgs {
     /// Only changes of this definition
     #[arg(value_name = "PATH")]
     path: Option<String>,
-    /// The latest so many
+    /// The most entries; the latest are listed
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: u32,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -224,7 +224,7 @@ fn on_one_line(expression: &str) -> String {
     expression.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn show_list(server: &Connection, list: &ListArgs) -> Result<(), Failure> {
+fn show_list(server: &Connection, list: &ListDefinitionsArgs) -> Result<(), Failure> {
     let all = definitions(server, &list.patterns)?;
     if all.is_empty() {
         return Err(none_there());
@@ -245,7 +245,7 @@ fn show_list(server: &Connection, list: &ListArgs) -> Result<(), Failure> {
     print(|style, out| table.write(style, out))
 }
 
-fn show_one(server: &Connection, show: &ShowArgs) -> Result<(), Failure> {
+fn show_one(server: &Connection, show: &ShowDefinitionArgs) -> Result<(), Failure> {
     let pattern = Pattern::new(show.path.as_str()).map_err(|error| Failure::Usage(error.to_string()))?;
     let all = definitions(server, std::slice::from_ref(&pattern))?;
     let one = all.iter().find(|one| one.definition.path == show.path).or(all.first()).ok_or_else(none_there)?;

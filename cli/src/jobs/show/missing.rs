@@ -1,4 +1,4 @@
-//! What is not known of a job, or not sure, for people.
+//! Messages about missing or uncertain values of a job.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use wholegrain_model::text::escaped;
 use super::records::JobRecords;
 use crate::output::values;
 
-/// Nodes that are named; of more their number is told.
+/// The most nodes in a message; of the others only the number is given.
 const NODES_NAMED_MAX: usize = 4;
-/// What agents read of each node's job in any case.
+/// The metric that agents read of every job.
 const TOTAL: &str = "cpu/usage";
-/// A difference that is worth a word: 1 ms.
+/// The least unread time that is reported: 1 ms.
 const UNREAD_NS_MIN: i64 = 1_000_000;
-/// One node that begins a job this much before all others is worth a word: 10 min.
+/// The least advance of one node before all others that is reported: 10 min.
 const ALONE_NS_MIN: i64 = 600_000_000_000;
-/// Sensors of processes, which agents read at an interval only.
+/// The level of process sensors, which agents read only at their interval.
 const TASKS: &str = "tasks/";
 
-/// One line for each kind of value that is missing.
+/// One message for each kind of missing values.
 pub fn of(records: &JobRecords, sensors: &[&Sensor<'_>]) -> Vec<String> {
     let mut last: BTreeMap<usize, i64> = BTreeMap::new();
     for sensor in sensors {
@@ -35,7 +35,7 @@ pub fn of(records: &JobRecords, sensors: &[&Sensor<'_>]) -> Vec<String> {
     lines
 }
 
-/// A node that says that the job began there long before it did on any other: the job's begin and length are by this node's word alone.
+/// Reports a node on which the job began long before it did on any other: start and length depend on this node alone.
 fn began_alone(allocations: &[JobAllocation]) -> Option<String> {
     let mut begins: Vec<(i64, &str)> = allocations.iter().map(|one| (one.from.0, one.node.as_str())).collect();
     begins.sort_unstable();
@@ -43,14 +43,13 @@ fn began_alone(allocations: &[JobAllocation]) -> Option<String> {
     let alone = second.saturating_sub(first);
     (alone >= ALONE_NS_MIN).then(|| {
         format!(
-            "the job began on {node} {} before it did on any other node: begin and length are by that node's agent alone, and so is what it adds \
-             to the sums",
+            "the job began on {node} {} before it did on any other node: start, length and its part of the sums come from that node's agent alone",
             values::duration(alone)
         )
     })
 }
 
-/// `last` is when the tasks of an allocation were last read.
+/// `last` has the time of the last reading of an allocation's tasks.
 fn lines(allocations: &[JobAllocation], last: &BTreeMap<usize, i64>) -> Vec<String> {
     let ended = || allocations.iter().enumerate().filter(|(_, one)| one.to.is_some());
     let bare: Vec<&str> =
@@ -58,8 +57,7 @@ fn lines(allocations: &[JobAllocation], last: &BTreeMap<usize, i64>) -> Vec<Stri
     let mut lines = Vec::new();
     if !bare.is_empty() {
         lines.push(format!(
-            "no totals from {}: the job's cgroups were gone there before the agent could read them; CPU time, memory and I/O are of its readings, if \
-             there are any",
+            "no totals from {}: the job's cgroups disappeared before the agent read them; CPU time, memory and I/O come from stored readings",
             named(&bare)
         ));
     }
@@ -72,23 +70,23 @@ fn lines(allocations: &[JobAllocation], last: &BTreeMap<usize, i64>) -> Vec<Stri
     }
     lines.extend(late.into_iter().map(|(reason, (unread, node))| {
         format!(
-            "tasks/* were last read up to {} before the end (on {node}), and what was used after that is not known: {reason}",
+            "tasks/* were last read up to {} before the end (on {node}), later use is unknown: {reason}",
             values::duration(unread)
         )
     }));
     lines
 }
 
-/// Why the record lacks what a job's processes used between the last sample and their end.
+/// The reason why the record lacks the use between the last sample and the end.
 fn reason(one: &JobAllocation) -> String {
     match &one.tasks_missing {
         Some(reason) => escaped(reason).into_owned(),
-        None if one.end_unseen => "the agent was away at the end".to_owned(),
-        None => "the agent does not say why; agents before this version read them at intervals only".to_owned(),
+        None if one.end_unseen => "the agent was not running at the end".to_owned(),
+        None => "the agent gives no reason".to_owned(),
     }
 }
 
-/// How long before its end an allocation's tasks were last read, and its node.
+/// The time between the last reading of an allocation's tasks and its end, and the node.
 fn unread(one: &JobAllocation, last: i64) -> Option<(i64, &str)> {
     let unread = one.to?.0.checked_sub(last).filter(|unread| *unread >= UNREAD_NS_MIN)?;
     Some((unread, one.node.as_str()))
@@ -150,11 +148,11 @@ mod tests {
         // Each true reason once; what is known up to the end is worth no word.
         let mut away = whole.clone();
         away.end_unseen = true;
-        let mut untold = whole.clone();
-        untold.tasks_missing = Some("it is so".to_owned());
+        let mut unexplained = whole.clone();
+        unexplained.tasks_missing = Some("it is so".to_owned());
         let known = allocation("n3", end, &["cpu/usage", "tasks/ended"]);
         let late = (0..4).map(|index| (index, at(20))).collect();
-        let found = lines(&[away, untold.clone(), untold, known], &late);
+        let found = lines(&[away, unexplained.clone(), unexplained, known], &late);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].ends_with(": it is so") && found[1].ends_with(": the agent was away at the end"), "{found:?}");
         let many: Vec<JobAllocation> = (1..=6).map(|n| allocation(&format!("n{n}"), end, &[])).collect();

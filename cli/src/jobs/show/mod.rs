@@ -20,7 +20,7 @@ use crate::failure::{EXIT_CODES, Failure};
 use crate::output::{print, print_json, values};
 use crate::sensors;
 use crate::socket::encoded;
-use readings::Readings;
+use readings::JobReadings;
 use records::JobRecords;
 use report::{JobNodeUsage, JobReport, SensorGroupQuality};
 
@@ -37,7 +37,7 @@ Examples:
 /// Show one job: where, when, how long, what it used on each node, its sensors and how complete they are
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub struct ShowArgs {
+pub struct ShowJobArgs {
     /// The job's id, or its other id
     #[arg(value_name = "ID")]
     job: String,
@@ -51,7 +51,7 @@ pub struct ShowArgs {
     client: ClientOption,
 }
 
-pub fn run(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
+pub fn run(args: &ShowJobArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let now = values::now();
     let path = paths::of_job(paths::JOB, &encoded(&args.job));
@@ -67,7 +67,8 @@ pub fn run(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
 /// Queries the sensors of the job.
 fn gather(connection: &Connection, records: JobRecords, now: i64) -> Result<JobReport, Failure> {
     let (job, allocations) = (&records.details.job, &records.details.allocations);
-    let mut readings = Readings::new(connection, &records, (job.from.0, job.from.0.saturating_add(length(job, now))));
+    let mut readings =
+        JobReadings::new(connection, &records, (job.from.0, job.from.0.saturating_add(length(job, now))));
     let sensors = sensors::fetch(connection, &records.patterns("**")?)?;
     let sensors: Vec<&Sensor<'_>> = sensors.iter().filter(|sensor| records.place(&sensor.path).is_some()).collect();
     let counts = if sensors.is_empty() { BTreeMap::new() } else { readings.ask("**", None, "count")? };

@@ -1,4 +1,4 @@
-//! Questions about a job's readings in its time.
+//! Queries of a job's readings in its time.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -12,26 +12,26 @@ use super::report::ValueRange;
 use crate::connection::Connection;
 use crate::failure::Failure;
 
-/// The most problems that are told.
+/// The most problems in a report.
 const PROBLEMS_MAX: usize = 8;
 
-/// Asks about one job.
-pub struct Readings<'a> {
+/// Queries readings of one job.
+pub struct JobReadings<'a> {
     connection: &'a Connection,
     records: &'a JobRecords,
     range: (i64, i64),
-    /// What the server said is missing from its answers.
+    /// The warnings and notes of responses.
     pub problems: Vec<String>,
 }
 
-impl<'a> Readings<'a> {
-    /// In the range from its first time to before its second.
+impl<'a> JobReadings<'a> {
+    /// `range`: from its first time, included, to its second.
     pub fn new(connection: &'a Connection, records: &'a JobRecords, range: (i64, i64)) -> Self {
-        // The last sample can lie at the very end.
+        // The last sample can be at the end of the range.
         Self { connection, records, range: (range.0, range.1.saturating_add(1)), problems: Vec::new() }
     }
 
-    /// Gives the rows of a query to `take`: the sensor's path, the time, the value or a gap.
+    /// Passes the rows of a query to `take`: the sensor's path, the time, the value or a gap.
     pub fn rows(
         &mut self,
         below: &str,
@@ -69,7 +69,7 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// One value a sensor over the whole range, by path.
+    /// One value of each sensor over the whole range, by path.
     pub fn ask(&mut self, below: &str, op: Option<&str>, agg: &str) -> Result<BTreeMap<String, f64>, Failure> {
         let mut parameters = vec![("agg", agg.to_owned())];
         parameters.extend(op.map(|op| ("op", op.to_owned())));
@@ -82,19 +82,19 @@ impl<'a> Readings<'a> {
         Ok(values)
     }
 
-    /// A node's value of an answer.
+    /// A node's value in a result.
     pub fn of(&self, values: &BTreeMap<String, f64>, index: usize, below: &str) -> Option<f64> {
         let allocation = &self.records.details.allocations[index];
         values.get(&format!("{}/job/{}/{below}", allocation.prefix, allocation.level)).copied()
     }
 
-    /// Least, mean and greatest of a metric on each node.
+    /// The least, mean and greatest value of a metric on each node.
     pub fn spread(&mut self, below: &str, op: Option<&str>) -> Result<BTreeMap<usize, ValueRange>, Failure> {
         let [min, mean, max] = [self.ask(below, op, "min")?, self.ask(below, op, "mean")?, self.ask(below, op, "max")?];
         Ok(self.spreads([(below, &min), (below, &mean), (below, &max)]))
     }
 
-    /// The same of a metric of which windows are kept in place of every sample.
+    /// The same for a metric that keeps windows in place of samples.
     pub fn spread_of_windows(&mut self, below: &str) -> Result<BTreeMap<usize, ValueRange>, Failure> {
         let [min, mean, max] = ["min", "mean", "max"].map(|agg| format!("{below}/{agg}"));
         let values = [self.ask(&min, None, "min")?, self.ask(&mean, None, "mean")?, self.ask(&max, None, "max")?];

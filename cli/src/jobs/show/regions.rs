@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::readings::Readings;
+use super::readings::JobReadings;
 use super::report::Region;
 use crate::failure::Failure;
 
@@ -36,7 +36,7 @@ impl RegionClock {
 }
 
 /// All regions of the job.
-pub fn of(readings: &mut Readings<'_>) -> Result<Vec<Region>, Failure> {
+pub fn of(readings: &mut JobReadings<'_>) -> Result<Vec<Region>, Failure> {
     let mut clocks: BTreeMap<String, RegionClock> = BTreeMap::new();
     let mut marks = 0;
     readings.rows("region/**", &[("limit", MARKS_MAX.to_string())], |sensor, time, depth| {

@@ -1,4 +1,4 @@
-//! A job as people read it.
+//! The report on a job as text.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,9 +12,9 @@ use crate::output::style::Style;
 use crate::output::table::{Table, width};
 use crate::output::values;
 
-/// Names of nodes that are listed; of more their number is told.
+/// The most names of nodes; of the others only the number is given.
 const NODES_SHOWN_MAX: usize = 16;
-/// Steps that are listed.
+/// The most steps in the list.
 const STEPS_SHOWN_MAX: usize = 32;
 
 fn instant(time: UtcTime) -> String {
@@ -55,7 +55,7 @@ fn properties(report: &JobReport, now: i64, style: Style, out: &mut impl Write) 
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let unseen = if summary.end_unseen > 0 {
         format!(
-            "; the end was not seen on {} of {} nodes: their agents were away, and the time is when they last saw it",
+            "; on {} of {} nodes the agent was not running at the end: the time is when it saw the job last",
             summary.end_unseen, job.nodes
         )
     } else {
@@ -71,7 +71,7 @@ fn properties(report: &JobReport, now: i64, style: Style, out: &mut impl Write) 
         count => format!("{count}: {}", Vec::from_iter(summary.devices.iter().map(String::as_str)).join(" ")),
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    // Of a job that runs, what its readings come to so far.
+    // For a running job, the sum of the readings so far.
     let so_far = || report.node_statistics.iter().filter_map(|node| node.cpu_s).reduce(|a, b| a + b);
     let cpu_s = if job.to.is_some() { job.cpu_s } else { so_far() };
     let lines = [
@@ -148,13 +148,13 @@ fn nodes(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<(
             bytes(node.memory_peak),
             bytes(node.read_bytes),
             bytes(node.written_bytes),
-            if node.end_unseen { "away at the end".to_owned() } else { String::new() },
+            if node.end_unseen { "not running at the end".to_owned() } else { String::new() },
         ]);
     }
     table.write(style, out)
 }
 
-/// What the processes of a job that has ended have used, as far as agents know it up to the end.
+/// The use of the processes of an ended job, as far as agents know it.
 fn tasks(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
     let ended = || report.records.details.allocations.iter().filter(|one| one.to.is_some());
     let of_tasks = |one: &&JobAllocation| one.totals.keys().any(|name| name.starts_with("tasks/"));
@@ -167,11 +167,7 @@ fn tasks(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<(
         return Ok(());
     }
     let (count, nodes) = (ended().filter(of_tasks).count(), report.records.details.allocations.len());
-    heading(
-        &format!("Processes, up to their end (sums over {count} of {nodes} nodes; what is 0 is left out)"),
-        style,
-        out,
-    )?;
+    heading(&format!("Processes, up to their end (sums over {count} of {nodes} nodes; without zeros)"), style, out)?;
     let mut table = Table::new(&["METRIC", ">TOTAL"]);
     for (name, sum) in sums {
         let is_bytes = name.ends_with("_bytes") || name.ends_with("_chars");
@@ -191,7 +187,7 @@ fn tasks(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<(
 fn groups(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
     heading("Sensors and data quality", style, out)?;
     if report.sensors.is_empty() {
-        return writeln!(out, "no sensors of this job are stored, or they are not yours");
+        return writeln!(out, "no sensors of this job are stored, or you may not see them");
     }
     let heads = ["GROUP", ">SENSORS", ">NODES", ">EVERY", ">REQUESTED", ">GOT", ">COVERED", ">MISSING", "LAST"];
     let mut table = Table::new(&heads);

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::Reading;
+use super::PrintedReading;
 use crate::output::values;
 
 /// `sensor,time,value,unit`. Names hold neither comma nor quote nor line break, so they need no quotes.
-pub fn csv(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
-    let Reading { sensor, time, value, unit } = *reading;
+pub fn csv(reading: &PrintedReading<'_>, out: &mut impl Write) -> io::Result<()> {
+    let PrintedReading { sensor, time, value, unit } = *reading;
     writeln!(out, "{sensor},{},{},{}", Timestamp(time), value_exact(value), csv_field(unit))
 }
 
@@ -23,17 +23,17 @@ pub fn value_exact(value: Option<Value>) -> String {
     }
 }
 
-pub fn json(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
+pub fn json(reading: &PrintedReading<'_>, out: &mut impl Write) -> io::Result<()> {
     #[derive(serde::Serialize)]
-    struct Line<'a> {
+    struct JsonReading<'a> {
         sensor: &'a str,
         time: String,
         value: Option<Value>,
         unit: &'a str,
     }
     // serde_json writes a float that JSON cannot show as null.
-    let Reading { sensor, time, value, unit } = *reading;
-    let line = Line { sensor, time: Timestamp(time).to_string(), value, unit };
+    let PrintedReading { sensor, time, value, unit } = *reading;
+    let line = JsonReading { sensor, time: Timestamp(time).to_string(), value, unit };
     serde_json::to_writer(&mut *out, &line)?;
     writeln!(out)
 }
@@ -44,7 +44,7 @@ mod tests {
 
     #[track_caller]
     fn check(value: Option<Value>, expected_csv: &str, expected_json: &str) {
-        let reading = Reading { sensor: "/n/höhe", time: 1_500_000_000, value, unit: "By" };
+        let reading = PrintedReading { sensor: "/n/höhe", time: 1_500_000_000, value, unit: "By" };
         let mut out = Vec::new();
         csv(&reading, &mut out).unwrap();
         json(&reading, &mut out).unwrap();

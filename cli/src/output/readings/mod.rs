@@ -1,4 +1,4 @@
-//! Readings on their way out: out of record batches or live lines, into a table, CSV, JSON or Parquet.
+//! ReadingBatch on their way out: out of record batches or live lines, into a table, CSV, JSON or Parquet.
 
 mod lines;
 mod parquet;
@@ -21,7 +21,7 @@ use crate::output::style::Style;
 
 /// How readings are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum ReadingFormat {
     /// Aligned columns with units, for people
     Table,
     /// One line a reading: sensor,time,value,unit; a gap is an empty value
@@ -34,7 +34,7 @@ pub enum Format {
 
 /// One reading of an answer, in the unit shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reading<'a> {
+pub struct PrintedReading<'a> {
     pub sensor: &'a str,
     /// ns since the Unix epoch.
     pub time: i64,
@@ -57,11 +57,11 @@ pub enum TextRows {
 
 impl TextRows {
     /// For a format; Parquet is no text and is written as a table here, which no caller asks for.
-    pub fn new(format: Format, style: Style) -> Self {
+    pub fn new(format: ReadingFormat, style: Style) -> Self {
         match format {
-            Format::Csv => TextRows::Csv { begun: false },
-            Format::Json => TextRows::Json,
-            Format::Table | Format::Parquet => TextRows::Table(TableRows::new(style)),
+            ReadingFormat::Csv => TextRows::Csv { begun: false },
+            ReadingFormat::Json => TextRows::Json,
+            ReadingFormat::Table | ReadingFormat::Parquet => TextRows::Table(TableRows::new(style)),
         }
     }
 
@@ -73,7 +73,7 @@ impl TextRows {
     }
 
     /// Writes or holds back one reading.
-    pub fn write(&mut self, reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&mut self, reading: &PrintedReading<'_>, out: &mut impl Write) -> io::Result<()> {
         match self {
             TextRows::Table(table) => table.write(reading, out),
             TextRows::Csv { .. } => {
@@ -85,8 +85,8 @@ impl TextRows {
     }
 
     /// Writes what was held back to choose widths; live output calls it whenever nothing more is there.
-    pub fn settle(&mut self, out: &mut impl Write) -> io::Result<()> {
-        if let TextRows::Table(table) = self { table.settle(out) } else { Ok(()) }
+    pub fn write_held(&mut self, out: &mut impl Write) -> io::Result<()> {
+        if let TextRows::Table(table) = self { table.write_held(out) } else { Ok(()) }
     }
 
     /// Writes the head of a CSV that had no rows too.
@@ -120,7 +120,7 @@ impl Units {
 }
 
 /// A batch whose columns have been found to be what an answer has.
-pub struct Readings<'a> {
+pub struct ReadingBatch<'a> {
     keys: &'a arrow_array::Int32Array,
     names: &'a arrow_array::StringArray,
     times: &'a [i64],
@@ -128,7 +128,7 @@ pub struct Readings<'a> {
     units: &'a Units,
 }
 
-impl<'a> Readings<'a> {
+impl<'a> ReadingBatch<'a> {
     /// Looks at a batch; `None` when it is not sensor, time, value.
     pub fn new(batch: &'a RecordBatch, units: &'a Units) -> Option<Self> {
         let [sensors, times, values] = batch.columns() else { return None };
@@ -155,13 +155,13 @@ impl<'a> Readings<'a> {
         Some((self.keys.value(row) as usize, self.times[row]))
     }
 
-    pub fn get(&self, row: usize) -> Reading<'a> {
+    pub fn get(&self, row: usize) -> PrintedReading<'a> {
         let key = self.keys.value(row) as usize;
         let value = match self.values.data_type() {
             _ if self.values.is_null(row) => None,
             DataType::Int64 => Some(Value::Int(self.values.as_primitive::<Int64Type>().value(row))),
             _ => Some(Value::Float(self.values.as_primitive::<Float64Type>().value(row))),
         };
-        Reading { sensor: self.names.value(key), time: self.times[row], value, unit: self.units.get(key) }
+        PrintedReading { sensor: self.names.value(key), time: self.times[row], value, unit: self.units.get(key) }
     }
 }

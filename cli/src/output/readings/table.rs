@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use wholegrain_model::Value;
 use wholegrain_model::text::escaped;
 
-use super::Reading;
+use super::PrintedReading;
 use crate::output::style::Style;
 use crate::output::table::width;
 use crate::output::values;
@@ -35,7 +35,7 @@ impl TableRows {
         self.widths[0] = sensors.map(width).chain([self.widths[0]]).max().unwrap_or(0);
     }
 
-    pub fn write(&mut self, reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&mut self, reading: &PrintedReading<'_>, out: &mut impl Write) -> io::Result<()> {
         let value = match reading.value {
             None => GAP.to_owned(),
             Some(Value::Int(value)) => value.to_string(),
@@ -45,10 +45,10 @@ impl TableRows {
         let [sensor, unit] = [reading.sensor, reading.unit].map(|text| escaped(text).into_owned());
         self.held.push([sensor, String::new(), value, unit]);
         self.held_times.push(reading.time);
-        if self.held.len() >= ROWS_HELD_MAX { self.settle(out) } else { Ok(()) }
+        if self.held.len() >= ROWS_HELD_MAX { self.write_held(out) } else { Ok(()) }
     }
 
-    pub fn settle(&mut self, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_held(&mut self, out: &mut impl Write) -> io::Result<()> {
         let mut held = std::mem::take(&mut self.held);
         for (row, time) in held.iter_mut().zip(self.held_times.drain(..)) {
             row[1] = values::time(time, self.decimals);
@@ -77,8 +77,8 @@ impl TableRows {
 mod tests {
     use super::*;
 
-    fn reading(sensor: &str, ms: i64, value: Option<Value>) -> Reading<'_> {
-        Reading { sensor, time: ms * 1_000_000, value, unit: "By" }
+    fn reading(sensor: &str, ms: i64, value: Option<Value>) -> PrintedReading<'_> {
+        PrintedReading { sensor, time: ms * 1_000_000, value, unit: "By" }
     }
 
     #[test]
@@ -88,10 +88,10 @@ mod tests {
         rows.write(&reading("/n/a", 0, Some(Value::Int(5))), &mut out).unwrap();
         rows.write(&reading("/n/longer", 500, None), &mut out).unwrap();
         assert!(out.is_empty(), "held back");
-        rows.settle(&mut out).unwrap();
+        rows.write_held(&mut out).unwrap();
         rows.write(&reading("/n/a", 1000, Some(Value::Float(123456.5))), &mut out).unwrap();
-        rows.settle(&mut out).unwrap();
-        rows.settle(&mut out).unwrap();
+        rows.write_held(&mut out).unwrap();
+        rows.write_held(&mut out).unwrap();
         let expected = "\
 SENSOR     TIME                      VALUE UNIT
 /n/a       1970-01-01T00:00:00.000Z      5 By
