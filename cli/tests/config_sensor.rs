@@ -132,19 +132,15 @@ fn properties_are_set_shown_imported_and_taken_back() {
     assert!(json.contains("\"scale\":{") && json.contains("\"value\":-1.0"), "{json}");
     assert!(says(&["show", "/none"], 1).1.contains("no sensor matches /none"));
     assert_eq!(cells(&says(&["list"], 0).0).len(), 6);
-    // Taken back: one property, then the rest, then there is nothing.
-    assert_eq!(says(&["unset", &inlet, "--scale"], 0).0, "1 taken back\n");
-    assert_eq!(says(&["unset", &inlet], 0).0, "1 taken back\n");
-    assert!(says(&["unset", &inlet], 1).1.contains("nothing of that is set"));
+    // Removed: one property, then the rest, then there is nothing.
+    assert_eq!(says(&["unset", &inlet, "--scale"], 0).0, "1 settings removed\n");
+    assert_eq!(says(&["unset", &inlet], 0).0, "1 settings removed\n");
+    assert!(says(&["unset", &inlet], 1).1.contains("no setting has the pattern"));
     let (history, _) = says(&["history", &inlet], 0);
     let mut changes: Vec<Vec<&str>> = cells(&history).into_iter().map(|row| row[3..].to_vec()).collect();
     // What one request set has one time and no order.
     changes[..2].sort_unstable();
-    assert_eq!(
-        changes,
-        [["scale", "-1"], ["unit", "Cel"], ["scale", "(taken back)"], ["unit", "(taken back)"]],
-        "{history}"
-    );
+    assert_eq!(changes, [["scale", "-1"], ["unit", "Cel"], ["scale", "(removed)"], ["unit", "(removed)"]], "{history}");
     // What makes no sense.
     assert!(says(&["set", "/x"], 2).1.contains("nothing to set"));
     assert!(says(&["set", "/x", "--unit", "°C"], 2).1.contains("did you mean `Cel`?"));

@@ -129,11 +129,11 @@ fn files_are_applied_exported_and_pruned() {
     assert_eq!(said, format!("{place}/total: would be defined\n{place}/*/half: would be defined, 2 sensors\n"));
     server.says(&["list"], 1);
     assert!(server.says(&["apply", &file], 0).1.contains(": defined"));
-    assert_eq!(server.says(&["apply", &file], 0).1, "2 as before\n");
+    assert_eq!(server.says(&["apply", &file], 0).1, "2 unchanged\n");
     // What is exported is what was applied.
     let (exported, _) = server.says(&["export"], 0);
     let again = server.file("exported.toml", &exported);
-    assert_eq!(server.says(&["apply", &again, "--prune"], 0).1, "2 as before\n", "{exported}");
+    assert_eq!(server.says(&["apply", &again, "--prune"], 0).1, "2 unchanged\n", "{exported}");
     // Something else beside it goes with --prune, and nothing when anything is refused.
     server.says(&["define", &format!("{place}/other"), "<total>", "--unit", "1"], 0);
     let bad = server.file("bad.toml", &wanted.replace("<power> / 2", "<pover> / 2"));
@@ -141,7 +141,7 @@ fn files_are_applied_exported_and_pruned() {
     assert!(said.contains("did you mean") && said.contains("<pover> / 2\n  ^^^^^^^"), "{said}");
     assert_eq!(server.says(&["list", "--json"], 0).0.lines().count(), 3);
     let (_, said) = server.says(&["apply", &file, "--prune"], 0);
-    assert_eq!(said, format!("{place}/other: removed\n2 as before\n"));
+    assert_eq!(said, format!("{place}/other: removed\n2 unchanged\n"));
     let (_, said) = server.says(&["apply", &server.file("odd.toml", "[[virtual]]\npth = \"/x\"\n")], 2);
     assert!(said.contains("odd.toml:2:1") && said.contains("`path`"), "{said}");
     server.says(&["apply", "/nowhere.toml"], 4);

@@ -220,7 +220,7 @@ fn sensors(server: &Server) {
     assert_eq!((json.len(), &sensor["path"], &sensor["kind"]), (1, &"/n1/net/rx".into(), &"counter".into()));
     let csv = server.lines(&["sensors", "load", "--format", "csv"]);
     assert!(csv[1].starts_with("/n1/load,1,gauge,float,1,1000000000,2026-01-31T12:00:59Z,,n1"), "{csv:?}");
-    server.fails(&["sensors", "nothing"], 1, "no sensor matches nothing; `wholegrain sensors` lists what there is");
+    server.fails(&["sensors", "nothing"], 1, "no sensor matches nothing; `wholegrain sensors` lists all sensors");
     server.fails(&["sensors", "laod"], 1, "did you mean `load`?");
     server.fails(&["query", "/n1/mem/fre"], 1, "did you mean `/n1/mem/free`?");
     server.fails(&["watch", "/n1/mam/*"], 1, "did you mean `/n1/mem/*`?");
@@ -637,10 +637,10 @@ fn jobs_are_listed_and_shown() {
         "user         anna",
         "cpus         2",
         "devices      1: gpu/0",
-        "agents were away",
+        "the agent was not running at the end",
         "step_0  2026-01-31T12:00:01.000Z",
         "n1    30.250  0.50 / 0.50 / 0.50       25.0 %",
-        "away at the end",
+        "not running at the end",
         "98.3 %",
         "solve       1  15.000",
     ] {

@@ -108,7 +108,7 @@ fn starts_both_says_what_to_type_and_stops_both() {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
         let said: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("Ctrl-C stops")).collect();
         let said = said.join("\n");
-        let begin = if round == 0 { "Made a new installation" } else { "Going on with the data" };
+        let begin = if round == 0 { "Made a new installation" } else { "Continuing with the data" };
         for part in [begin, "Running:", "query", "watch", "ctl status", &format!("https://localhost:{}", ports[1])] {
             assert!(said.contains(part), "no {part:?}: {said}");
         }

@@ -181,7 +181,7 @@ fn damaged_blocks_are_reported_and_the_rest_is_returned() {
     content[middle] ^= 4;
     fs::write(&block, &content).unwrap();
     let mut server = site.start_server();
-    ends_with(&site, &["query", "/h/d/a", "--from", "-3h"], 4, &[&name, "not whole"]);
+    ends_with(&site, &["query", "/h/d/a", "--from", "-3h"], 4, &[&name, "incomplete"]);
     assert!(count(&site, "/h/d/f") >= SAMPLES as usize, "the rest is served");
     ends_with(&site, &["config", "verify"], 4, &[&name, "1 damaged"]);
     ends_with(&site, &["config", "repair", "--dry-run"], 4, &[&name]);

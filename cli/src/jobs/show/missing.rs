@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("no totals from n2: "), "{found:?}");
         assert!(
-            found[1].contains("up to 10s before the end (on n1)") && found[1].contains("at intervals only"),
+            found[1].contains("up to 10s before the end (on n1)") && found[1].contains("the agent gives no reason"),
             "{found:?}"
         );
         // Each true reason once; what is known up to the end is worth no word.
@@ -154,7 +154,10 @@ mod tests {
         let late = (0..4).map(|index| (index, at(20))).collect();
         let found = lines(&[away, unexplained.clone(), unexplained, known], &late);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].ends_with(": it is so") && found[1].ends_with(": the agent was away at the end"), "{found:?}");
+        assert!(
+            found[0].ends_with(": it is so") && found[1].ends_with(": the agent was not running at the end"),
+            "{found:?}"
+        );
         let many: Vec<JobAllocation> = (1..=6).map(|n| allocation(&format!("n{n}"), end, &[])).collect();
         assert!(lines(&many, &BTreeMap::new())[0].starts_with("no totals from n1 n2 n3 n4 and 2 more: "));
     }
