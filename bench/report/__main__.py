@@ -1,4 +1,4 @@
-"""Writes the report of the benchmarks: one HTML page from what they left in a folder.
+"""Writes the report of the benchmarks: one HTML page from their results in a folder.
 
     PYTHONPATH=bench .venv/bin/python -m report --dir target/bench
 """
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 # Kinds of failures on the page.
 FAILED_SHOWN = 20
 
-# What is compared of stores, in the order of the page.
+# The comparison of stores, in the order of the page.
 BESIDE = {
     "ingest_cpu_ns_per_reading": "server CPU a reading, ns",
     "ingest_wall_readings_per_s": "readings taken in per second",
@@ -56,13 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write(found: data.Findings) -> str:
     """The whole page."""
-    page = Page("What monitoring costs")
+    page = Page("The cost of monitoring")
     page.text(
-        "Run time of programs with and without monitoring, what each monitor itself takes, and the server beside other stores, all measured "
+        "Run time of programs with and without monitoring, the use of each monitor, and the server beside other stores, all measured "
         "on the machine described below. Ratios are to runs without any monitor in the same experiment; bars are 95 % confidence intervals."
     )
     for name, said in found.failed.items():
-        page.warning(f"{name} failed when it was last run; what is shown of it, if anything, is of an earlier run or a part of it.", said)
+        page.warning(f"{name} failed when it was last run; its results below, if any, are of an earlier run or a part of it.", said)
     for text in found.unreadable:
         page.warning(f"Left out: {text}")
     held = aims.all_of(found)
@@ -108,7 +108,7 @@ def _experiment(page: Page, experiment: data.Experiment) -> None:
             ["monitor", "workload", "period", "runs", "mean s", "95 % interval of the ratio", "ratio", "by medians", "differs", "CPU of the node's part", "us a metric"],
             [_summary_row(row) for row in summary],
             numbers=[3, 4, 5, 6, 7, 9, 10],
-            fold="All means, intervals, and what each monitor used",
+            fold="All means, intervals, and the use of each monitor",
         )
         page.text("An asterisk, and “differs”, where the difference from no monitor is significant at 5 % after Holm's correction for the number of comparisons in the experiment.")
         if any(row["monitor"] == "wholegrain" and row["workload"] in ("ep", "cg", "wavefront") for row in summary):
@@ -120,7 +120,7 @@ def _experiment(page: Page, experiment: data.Experiment) -> None:
     if experiment.histogram:
         page.figure(
             figures.noise(experiment.histogram),
-            "How long a loop of fixed work took, without monitor and with: what monitoring takes from a program is the tail on the right. "
+            "How long a loop of fixed work took, without monitor and with: the tail on the right is the time that monitoring takes from a program. "
             "Drawn as figures 5 and 8 of the LDMS paper (2014).",
         )
     if failed:
@@ -145,7 +145,7 @@ def _experiment(page: Page, experiment: data.Experiment) -> None:
 
 
 def _overheads(page: Page, summary: Sequence[Row]) -> None:
-    """What each monitor adds to each workload, a table a period."""
+    """The run time that each monitor adds to each workload, a table a period."""
     measured = [row for row in summary if row["monitor"] != "none" and row["ratio"] is not None]
     workloads = list(dict.fromkeys((row["workload"], row["size"]) for row in measured))
     for interval in sorted({row["interval_ns"] for row in measured}):
@@ -209,7 +209,7 @@ def _monitor_cost(page: Page, found: Row | None) -> None:
 
 
 def _left_out(page: Page, rows: Sequence[Row]) -> None:
-    """What is not measured, a line for each reason."""
+    """Settings that were not measured, a line for each reason."""
     settings: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         periods = settings.setdefault((row["monitor"], row.get("configuration") or "", row["reason"]), [])
@@ -268,7 +268,7 @@ def _others(page: Page, others: dict[str, Row]) -> None:
     if not others:
         return
     page.section("Other benchmarks")
-    page.text("What the single benchmarks have kept; bench/README.md says what each measures.")
+    page.text("Results of the single benchmarks; bench/README.md describes each.")
     for name, value in others.items():
         flat = [[key, _text(v)] for key, v in value.items() if not isinstance(v, (list, dict))]
         if flat:

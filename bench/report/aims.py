@@ -1,4 +1,4 @@
-"""What Wholegrain means to hold, and whether these results hold it. An aim without its data is said to be unmeasured."""
+"""The aims of Wholegrain, and whether these results reach them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Row = dict[str, Any]
 STEADY = ("hpl", "stream", "ep", "cg")
 # What the agent may add at 1 ms beyond the share that the kernel's own reads take.
 BEYOND_READS = 0.005
-# What the agent may add to the wavefront kernel at 1 ms, as a multiple of what bare reads add.
+# What the agent may add to the wavefront kernel at 1 ms, as a multiple of the cost of bare reads.
 WAVEFRONT = 1.2
-# The bare loop that reads what a configuration reads.
+# The bare loop with the reads of a configuration.
 READS = {"same": "reads", "job": "job-reads", "job-broker": "job-reads"}
 # Half an interval wider than this tells nothing of an overhead.
 WIDE = 0.03
@@ -69,7 +69,7 @@ def _steady(experiment: data.Experiment) -> Iterator[Aim]:
             reads = _cell(experiment.summary, row, "bare", loop)
             share = reads.get("node_cpu_share") if reads else None
             if share is None or not cores:
-                yield Aim(f"{what}, each ms", "what bare reads take, and 0.5 %", measured, None)
+                yield Aim(f"{what}, each ms", "bare reads and 0.5 %", measured, None)
                 continue
             # The part of all cores that the bare loop of the same reads uses.
             most = share / cores + BEYOND_READS
@@ -86,7 +86,7 @@ def _wavefront(experiment: data.Experiment) -> Iterator[Aim]:
         loop = READS[row["configuration"]]
         reads = _cell(experiment.summary, row, "bare", loop)
         what = f"wavefront {row['size']} with {row['configuration']}, each ms ({experiment.name})"
-        aim = f"at most {WAVEFRONT} x what bare {loop} add"
+        aim = f"at most {WAVEFRONT} x the cost of bare {loop}"
         if not reads or reads["ratio"] is None or reads["ratio"] <= 1 or not reads["significant"]:
             yield Aim(what, aim, f"{_percent(row)}; bare {loop} add nothing significant", None)
             continue

@@ -1,4 +1,4 @@
-"""What the benchmarks left behind, read and checked. Nothing is computed here that the benchmarks compute themselves."""
+"""Reads and checks the results of the benchmarks. Statistics are the benchmarks' own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HISTOGRAM = ("run", "workload", "monitor", "configuration", "interval_ns", "bin_
 Row = dict[str, Any]
 
 
-# What `experiment run --fresh` moves aside: other runs than those beside it, and no part of the report.
+# Folders that `experiment run --fresh` moved aside are no part of the report.
 MOVED_ASIDE = re.compile(r"\.old-\d+$")
 
 
 class Unreadable(Exception):
-    """A file that is there but is not what it should be: says which, what is wrong and what to do."""
+    """A damaged file: names it, the damage and the remedy."""
 
 
 @dataclass
@@ -55,14 +55,14 @@ class Findings:
     beside: Row | None = None
     fan_in: Row | None = None
     others: dict[str, Row] = field(default_factory=dict)
-    # What failed when it was last made: its name, and what it said.
+    # Parts that failed in their last run, with their last words.
     failed: dict[str, str] = field(default_factory=dict)
-    # Files that are not what they should be, in words.
+    # Descriptions of damaged files.
     unreadable: list[str] = field(default_factory=list)
 
 
 def read(folder: Path) -> Findings:
-    """Reads everything below `folder`; what cannot be read keeps nothing else from being so."""
+    """Reads everything below `folder`; a damaged file does not affect the others."""
     if not folder.is_dir():
         raise Unreadable(f"{folder}: no such folder; `make bench` fills target/bench")
     found = Findings()
@@ -101,7 +101,7 @@ def read(folder: Path) -> Findings:
 def _newer(folder: Path, failed: Path) -> bool:
     """Whether a benchmark has left results since it failed."""
     results = (folder / f"{failed.stem}.json", folder / failed.stem / "summary.parquet")
-    # An experiment that fails writes what it has before it ends.
+    # An experiment that fails writes its results before it ends.
     return any(path.exists() and path.stat().st_mtime > failed.stat().st_mtime for path in results)
 
 
@@ -149,7 +149,7 @@ def _json(path: Path) -> Any:
 def _parquet(path: Path, columns: tuple[str, ...]) -> list[Row]:
     try:
         table = pq.read_table(path)
-    except Exception as error:  # pyarrow has no one class for what it may raise
+    except Exception as error:  # pyarrow has no common class of errors
         raise Unreadable(f"{path}: {error}; `wholegrain-bench experiment summary` makes it again") from error
     missing = [name for name in columns if name not in table.column_names]
     if missing:

@@ -33,7 +33,7 @@ pub fn run(options: &BareBrokerOptions) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let mut poller = Poller::new()?;
     poller.add(&listener, LISTENER)?;
-    let mut clients: HashMap<usize, Client> = HashMap::new();
+    let mut clients: HashMap<usize, PublishingClient> = HashMap::new();
     let (mut ready, mut next, mut buffer) = (Vec::new(), LISTENER + 1, vec![0; READ_BYTES]);
     loop {
         poller.wait(WAIT_MAX, &mut ready)?;
@@ -49,21 +49,24 @@ pub fn run(options: &BareBrokerOptions) -> anyhow::Result<()> {
                 tcp.set_nonblocking(true)?;
                 tcp.set_nodelay(true)?;
                 poller.add(&tcp, next)?;
-                clients.insert(next, Client { tcp, version: None, input: BytesMut::new(), output: BytesMut::new() });
+                clients.insert(
+                    next,
+                    PublishingClient { tcp, version: None, input: BytesMut::new(), output: BytesMut::new() },
+                );
                 next += 1;
             }
         }
     }
 }
 
-struct Client {
+struct PublishingClient {
     tcp: TcpStream,
     version: Option<Version>,
     input: BytesMut,
     output: BytesMut,
 }
 
-impl Client {
+impl PublishingClient {
     /// Reads and acknowledges. Acknowledgements that a full socket does not accept are dropped: the client has a window.
     fn serve(&mut self, buffer: &mut [u8]) -> anyhow::Result<()> {
         match self.tcp.read(buffer) {

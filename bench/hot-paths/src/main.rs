@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
     cargo run --profile hot-paths -p wholegrain-hot-paths -- check --only encode-batch\n  \
     cargo run --profile hot-paths -p wholegrain-hot-paths -- check --update\n  \
     cargo run --profile hot-paths -p wholegrain-hot-paths -- list")]
-struct Arguments {
+struct HotPathsArguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -38,7 +38,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let done = match HotPathsArguments::parse().command {
         Command::Check(options) => check::run(&options),
         Command::List => {
             for path in paths::ALL {

@@ -42,13 +42,13 @@ fn stored() -> anyhow::Result<Stored> {
 const FROM: i64 = START;
 const TO: i64 = START + SECONDS as i64 * SECOND;
 
-struct Scan(Stored);
+struct BlockScan(Stored);
 
 pub fn scan() -> anyhow::Result<Box<dyn Work>> {
-    Ok(Box::new(Scan(stored()?)))
+    Ok(Box::new(BlockScan(stored()?)))
 }
 
-impl Work for Scan {
+impl Work for BlockScan {
     fn work(&mut self) -> anyhow::Result<u64> {
         let store = self.0.space.store();
         let (snapshot, mut rows) = (store.snapshot(), 0);
