@@ -85,7 +85,7 @@ impl Client {
         let start = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as i64;
         let (mut out, mut in_flight) = (BytesMut::new(), 0);
         for at in 0..messages {
-            // The last one says when all before it are durable.
+            // The acknowledgement of the last message means that all before it are durable.
             let qos = if at + 1 == messages { QoS::AtLeastOnce } else { qos };
             let mut payload = [0; 16];
             payload[..8].copy_from_slice(&(at as i64 * 7).to_le_bytes());

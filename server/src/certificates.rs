@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_until_when() {
+    fn a_certificate_has_its_end_of_validity() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c");
         let authority = pki::new_authority("h").unwrap();

@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_never_overwritten() {
+    fn existing_files_are_never_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let first = init(dir.path(), &options()).unwrap();
         fs::write(dir.path().join("server/server.toml"), "# mine\n").unwrap();

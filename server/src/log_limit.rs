@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_cut_and_counted() {
+    fn a_flood_is_truncated_and_counted() {
         let limit = LogLimit::default();
         let start = Instant::now();
         let written = (0..LINES_MAX + 30).filter(|_| limit.admit(start).is_some()).count();

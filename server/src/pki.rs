@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_certificate_says_where_it_is() {
+    fn a_servers_certificate_has_its_names() {
         let authority = new_authority("h").unwrap();
         let others = ["monitor.site.example", "10.0.0.1", "h", "::1"].map(str::to_owned);
         let pair = new_server(&authority, "h", &others).unwrap();

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_cause_is_bounded_and_what_is_left_out_counted() {
+    fn entries_of_clients_are_rate_limited_and_omissions_counted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let metrics = Arc::new(Metrics::default());

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_covers_what() {
+    fn filters_cover_topics_and_filters() {
         for (grant, wanted, expected) in [
             ("a/#", "a/+/c", true),
             ("a/#", "a/#", true),
@@ -90,7 +90,7 @@ mod tests {
     /// Against the definition: over all topics of up to three levels of two names, a filter that covers another chooses all
     /// that it chooses; and one that does not, leaves one out.
     #[test]
-    fn covering_is_what_its_definition_says() {
+    fn covering_follows_its_definition() {
         let levels = |count: u32, names: &'static [&'static str]| {
             (0..names.len().pow(count)).map(move |mut number| {
                 let mut parts = Vec::new();

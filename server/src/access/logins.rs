@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not_wait_for_one_who_fails() {
+    fn failures_of_one_client_do_not_delay_others() {
         let (logins, start) = (Logins::new(LIMITS), Instant::now());
         let (here, there) = (address("10.0.0.1"), address("10.0.0.2"));
         (0..3).for_each(|_| {

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_first_has_it() {
+    fn the_first_agent_owns_a_prefix() {
         let path = |text: &str| SensorPath::new(text).unwrap();
         let mut owners = PrefixOwners::default();
         owners.claim("n1", &path("/site/n1"));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_agent_below_keeps_nobody_out_whose_name_comes_first() {
+    fn an_agent_below_does_not_block_a_prefix_with_an_earlier_name() {
         let path = |text: &str| SensorPath::new(text).unwrap();
         let mut owners = PrefixOwners::default();
         owners.claim("itself", &path("/new/itself"));

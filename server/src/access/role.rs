@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_what() {
+    fn roles_have_permissions() {
         for (permission, roles) in [
             (Permission::Open, "admin or support or user or agent"),
             (Permission::Read, "admin or support or user"),

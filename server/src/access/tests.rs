@@ -115,7 +115,7 @@ fn lines_grant_more() {
 }
 
 #[test]
-fn anonymous_clients_may_what_is_nobodys_until_a_line_says_otherwise() {
+fn anonymous_clients_use_free_topics_until_a_line_restricts_them() {
     let config = AccessConfig { anonymous: true, ..AccessConfig::default() };
     let open = Access::new(&config, []);
     let who = Identity { name: "c1", anonymous: true };
@@ -137,7 +137,7 @@ fn anonymous_clients_may_what_is_nobodys_until_a_line_says_otherwise() {
 }
 
 #[test]
-fn a_prefix_belongs_to_whom_was_there_first() {
+fn a_prefix_belongs_to_its_first_agent() {
     let grants = AccessConfig { acl: vec![line("heir", &["/site/n1/#"], &[])], ..AccessConfig::default() };
     let known = [(path("/site/n9"), "n9")];
     let access = Access::new(&grants, known.iter().map(|(prefix, name)| (prefix, *name)));

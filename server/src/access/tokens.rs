@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused_with_the_line_and_without_what_stands_there() {
+    fn errors_of_files_name_the_line_and_not_its_content() {
         let path = Path::new("tokens");
         let (_, entry) = make(&new("x", Role::User, None), NOW).unwrap();
         let bad_hash = line(&TokenEntry { sha256: "zz".to_owned(), ..entry.clone() });

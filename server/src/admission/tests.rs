@@ -74,7 +74,7 @@ fn a_crowd_closes_its_own_kind() {
 
 /// A connection that has just come has its bytes on the way: so many others must come after it until it is closed.
 #[test]
-fn of_silent_connections_the_oldest_goes() {
+fn the_oldest_silent_connection_is_displaced() {
     let admission = ConnectionAdmission::new("test", BOUNDS);
     let crowd: Vec<ConnectionPermit> = (0..100).map(|_| enter(&admission, "10.0.0.1").expect("a place")).collect();
     let stay = |place: &ConnectionPermit| {
@@ -85,7 +85,7 @@ fn of_silent_connections_the_oldest_goes() {
 
 /// Who was displaced stays out, however far it comes.
 #[test]
-fn who_was_displaced_does_not_come_back_by_advancing() {
+fn a_displaced_connection_stays_displaced_when_it_advances() {
     let admission = ConnectionAdmission::new("test", ConnectionBounds { unproven_max: 1, ..BOUNDS });
     let first = enter(&admission, "10.0.0.1");
     let second = enter(&admission, "10.0.0.1");
@@ -99,7 +99,7 @@ fn who_was_displaced_does_not_come_back_by_advancing() {
 
 /// A connection whose bytes are here when it loses its place has just not been looked at in time.
 #[tokio::test]
-async fn who_was_displaced_before_its_bytes_were_looked_at_comes_back() {
+async fn a_connection_displaced_with_unread_bytes_is_admitted_again() {
     use tokio::io::AsyncWriteExt;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let later = Instant::now() + Duration::from_secs(3600);
@@ -142,7 +142,7 @@ async fn who_was_displaced_before_its_bytes_were_looked_at_comes_back() {
 
 /// Clients that went before they were accepted, or before they said anything, are none that said something.
 #[tokio::test]
-async fn who_has_gone_has_no_place_and_is_not_heard() {
+async fn a_closed_connection_has_no_permit() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (admission, later) = (ConnectionAdmission::new("test", BOUNDS), Instant::now() + Duration::from_secs(3600));
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_a_connections_own_is_its_identitys() {
+    fn use_beyond_a_connections_share_counts_for_its_identity() {
         let (fairness, start) = (Fairness::default(), Instant::now());
         let [mut one, mut other] = [(); 2].map(|()| fairness.enter("a", None, 10, start));
         assert_eq!(one.control(16, start), None);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_clients_of_one_address_are_one_whatever_they_call_themselves() {
+    fn anonymous_clients_of_one_address_share_one_budget() {
         let (fairness, now) = (Fairness::default(), Instant::now());
         let enter = |name: &str, from| {
             let mut turn = fairness.enter(name, from, 1, now);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_that_left_are_forgotten_once_they_owe_nothing() {
+    fn disconnected_identities_are_dropped_when_their_budget_is_full() {
         let (fairness, start) = (Fairness::default(), Instant::now());
         let count = || fairness.0.lock().unwrap().budgets.len();
         let stays = fairness.enter("stays", None, 1, start);

@@ -89,7 +89,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn whatever_is_sent_is_heard_of_in_its_order() {
+    fn events_arrive_in_the_order_of_sending() {
         let (link, count) = (Arc::new(ConnectionSignals::default()), 50_000);
         let sender = link.clone();
         let sending = std::thread::spawn(move || {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_given_up_loses_no_ring() {
+    fn a_cancelled_wait_loses_no_wake_up() {
         let (link, mut context) = (ConnectionSignals::default(), Context::from_waker(std::task::Waker::noop()));
         assert!(link.poll_wait(&mut context).is_pending());
         link.wake();

@@ -189,7 +189,7 @@ mod tests {
         ["a", "b", "/", "a/", "a/b", "a/b/c", "a/c", "/a", "a//b", "$SYS", "$SYS/x", "$SYS/x/y", "c/b"];
 
     #[test]
-    fn it_finds_what_the_definition_of_matching_finds() {
+    fn lookups_match_the_definition() {
         let mut trie: FilterTrie<Vec<usize>> = FilterTrie::default();
         for (number, filter) in FILTERS.iter().enumerate() {
             trie.place(filter).push(number);

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_stays_and_goes_later() {
+    fn messages_without_room_wait_and_are_sent_later() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (mut client, server) = tokio::io::duplex(16);

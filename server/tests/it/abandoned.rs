@@ -1,4 +1,4 @@
-//! Requests whose client has gone before their answer began: their work ends, and what they held is free again.
+//! Requests whose client disconnected before the response began: their work ends and their permits are free again.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -54,7 +54,7 @@ fn ask(server: &TestServer, path: &str, token: &str) -> StreamOwned<ClientConnec
     stream
 }
 
-/// Whether there is no answer for a while.
+/// Whether no response arrives for a while.
 fn is_at_work(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> bool {
     stream.sock.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     match stream.read_exact(&mut [0; 1]) {
@@ -64,7 +64,7 @@ fn is_at_work(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> bool {
 }
 
 #[test]
-fn work_that_nobody_waits_for_ends() {
+fn work_without_a_waiting_client_ends() {
     let server = crowded();
     // Not an administrator's: it has one place for queries, and needs it again and again.
     let support = token(&server, "support", Role::Support, None).1;

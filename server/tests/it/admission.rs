@@ -1,4 +1,4 @@
-//! How many connections, streams and requests somebody may have over HTTPS: those who take all they can, and the others beside them.
+//! Limits on connections, streams and requests over HTTPS: clients at their limits do not affect others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ pub fn raw(server: &TestServer) -> rustls::StreamOwned<rustls::ClientConnection,
     rustls::StreamOwned::new(connection, stream)
 }
 
-/// The status of the answer that comes next.
+/// The status of the next response.
 fn status(stream: &mut impl Read) -> String {
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();
@@ -52,7 +52,7 @@ fn connections_that_show_no_token_lock_nobody_out() {
 }
 
 #[test]
-fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
+fn connections_without_a_token_are_closed_in_time_and_a_wrong_token_is_answered_once() {
     let server = TestServer::start_with_http("unauthenticated_time = \"100ms\"");
     let mut silent = TcpStream::connect(server.addresses.http.unwrap()).unwrap();
     silent.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -81,7 +81,7 @@ fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
 }
 
 #[test]
-fn a_token_has_so_many_connections_and_streams_and_administrators_room() {
+fn a_token_has_limits_and_administrators_have_a_reserve() {
     let limits = "connections_max = 4\nconnections_per_token_max = 3\nwatches_per_token_max = 2";
     let server = TestServer::start_with_http(limits);
     let [alice, bob] = ["alice", "bob"].map(|name| token(&server, name, Role::User, None).1);
@@ -180,7 +180,7 @@ fn browsers_ask_from_listed_origins_only_and_accept_what_they_name() {
     assert!(shown.contains("content-type: text/event-stream"), "{shown}");
 }
 
-/// A query that nobody reads runs on; meanwhile the process grows by more than queries may take.
+/// A query whose response is not read keeps running, while the process grows beyond the memory limit of queries.
 #[test]
 fn no_query_begins_while_those_that_run_have_too_much_memory() {
     let server = TestServer::start_with_http("queries_memory_max = \"16MiB\"");
@@ -200,7 +200,7 @@ fn no_query_begins_while_those_that_run_have_too_much_memory() {
     assert_eq!(unread.status().as_u16(), 200);
     assert_eq!(server.metric("wholegrain_server_queries_running"), 1.0);
     let few = format!("{path}&limit=1");
-    // This process is the server's: what the test takes is as if a query had taken it.
+    // The server runs in this process: memory of the test counts as memory of the query.
     let mut taken = Vec::new();
     let (status, wait, said) = wait_for("too much memory", || {
         taken.push(vec![1_u8; 64 << 20]);
@@ -213,13 +213,13 @@ fn no_query_begins_while_those_that_run_have_too_much_memory() {
     assert!(said.contains("http.queries_memory_max") && said.contains("try again shortly"), "{said}");
     assert_eq!(server.get("/api/v1/sensors").status, 200, "what is no query is answered");
     drop(unread);
-    // The client has gone, so its query ends; with none that runs, what the process has is nobody's.
+    // The client has disconnected, so its query ends; without a running query, the memory counts for none.
     wait_until("queries begin again", || server.get(&few).status == 200);
     drop(taken);
 }
 
 #[test]
-fn the_audit_log_says_what_came_of_a_request() {
+fn the_audit_log_has_the_outcome_of_a_request() {
     let server = TestServer::start();
     let token = &server.token;
     assert_eq!(server.json("PUT", "/api/v1/data/retention", "{}", token).status, 400);

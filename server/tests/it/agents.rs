@@ -40,7 +40,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
     let server = server.restart();
     let csv = server.get("/api/v1/query?pattern=s&from=2026-01-31&to=2026-02-01&format=csv");
     assert_eq!(csv.text().lines().count(), 21, "{}", csv.text());
-    // The same batches again, as an agent sends them that heard no acknowledgement: taken, and not stored twice.
+    // The same batches again, as from an agent that received no acknowledgement: accepted, and not stored twice.
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     agent.boot = boot;
     let ids: Vec<u16> = (0..20).map(|i| agent.batch(&schema, &[(NOON + i * SECOND, i)])).collect();
@@ -66,7 +66,7 @@ fn an_unknown_schema_is_asked_for() {
         }
         let announced = agent.schema(&schema);
         agent.acked(&[ids[0], ids[1], announced]);
-        // Asking again after subscribing: whoever subscribes later hears what is still needed.
+        // The request is repeated after a subscription: a later subscriber receives the requests that are still open.
         let other = crate::harness::schema("n1", "late", &format!("{version:?}"));
         let late = agent.batch(&other, &[(NOON, 1)]);
         let Event::Message { .. } = agent.event() else { panic!() };
@@ -81,7 +81,7 @@ fn an_unknown_schema_is_asked_for() {
 }
 
 #[test]
-fn nobody_publishes_as_somebody_else() {
+fn a_client_publishes_only_under_its_own_name() {
     let server = TestServer::start();
     let own = schema("n2", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n2"));
@@ -90,7 +90,7 @@ fn nobody_publishes_as_somebody_else() {
         agent.publish("wholegrain/v1/schema/n1/g", &theirs.encode()),
         agent.publish("wholegrain/v1/batch/n1/g", &batch("n1", 1, 1, &theirs, &[(NOON, 1)])),
         agent.publish("wholegrain/v1/batch/n2/g", &batch("n1", 1, 1, &theirs, &[(NOON, 1)])),
-        // Under its own name, but sensors of somebody else's subtree.
+        // Under its own name, but with sensors of another agent's subtree.
         agent.publish("wholegrain/v1/schema/n2/g", &theirs.encode()),
     ];
     for packet_id in refused {
@@ -124,7 +124,7 @@ fn refused(result: Result<Client, ClientError>, expected: ReasonCode) {
 }
 
 #[test]
-fn only_who_proves_an_identity_comes_in() {
+fn only_authenticated_clients_connect() {
     let server = TestServer::start();
     for version in VERSIONS {
         let good = server.plain(version);
@@ -270,7 +270,7 @@ fn an_idle_agent_stays_connected_by_its_pings() {
 }
 
 #[test]
-fn shutting_down_acknowledges_what_is_durable_and_says_why() {
+fn a_shutdown_acknowledges_durable_batches_and_gives_its_reason() {
     let mut server = TestServer::start();
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));

@@ -1,4 +1,4 @@
-//! Clients that take too much, too long or what is not theirs: each meets a bound, and the others do not notice.
+//! Clients that use too much, take too long or write others' sensors: each reaches a limit, and other clients are not affected.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::malformed::{connect_keeping, packet, text};
 
 const CONNACK: [u8; 4] = [0x20, 2, 0, 0];
 
-/// A client that speaks in bytes; it has said CONNECT and been let in.
+/// A client that sends raw bytes, after CONNECT and CONNACK.
 fn raw(server: &TestServer, keep_alive_s: u8) -> TcpStream {
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -35,7 +35,7 @@ pub fn subscribe(stream: &mut TcpStream, filters: &[&str]) {
     stream.write_all(&packet(0x82, &[vec![0, 1], filters].concat())).unwrap();
 }
 
-/// Whether the server closes within the deadline, whatever it says before.
+/// Whether the server closes within the deadline, possibly after other packets.
 #[track_caller]
 fn is_closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
@@ -59,7 +59,7 @@ fn stored(server: &TestServer) -> u64 {
 }
 
 #[test]
-fn a_slow_subscriber_loses_messages_counted_and_ingest_goes_on() {
+fn a_slow_subscriber_loses_counted_messages_and_ingest_continues() {
     let server = TestServer::start_with("limits = { queue_messages_max = 4 }");
     let (mut agent, schema) = announced(&server, Version::V5, "n2");
     let mut slow = raw(&server, 0);
@@ -67,7 +67,7 @@ fn a_slow_subscriber_loses_messages_counted_and_ingest_goes_on() {
     assert_eq!(read(&mut slow), [0x90, 3, 0, 1, 0]);
     let large = vec![7; 256 << 10];
     let mut batches = 0;
-    // It reads nothing: what the sockets and the bounds hold is soon full.
+    // It reads nothing: socket buffers and queues are soon full.
     while server.metric("wholegrain_server_messages_dropped_total") == 0.0 {
         assert!(batches < 1000, "nothing is ever dropped");
         batches += 1;
@@ -113,7 +113,7 @@ fn a_half_open_connection_is_closed_by_its_keep_alive_and_leaves_nothing_behind(
     let mut gone = raw(&server, 1);
     subscribe(&mut gone, &["a/#"]);
     assert_eq!(read(&mut gone), [0x90, 3, 0, 1, 0]);
-    // In the middle of a packet; then the machine loses its power, and no FIN ever comes.
+    // In the middle of a packet; as after a power failure no FIN arrives.
     gone.write_all(&[0x30, 100, 0, 3, b'a']).unwrap();
     wait_until("its end", || server.metric("wholegrain_server_connections") == 0.0);
     assert_eq!(server.metric("wholegrain_server_timeouts_total"), 1.0);
@@ -126,7 +126,7 @@ fn trickle(mut stream: TcpStream, bytes: impl Iterator<Item = u8>) {
     let deadline = Instant::now() + DEADLINE;
     for byte in bytes {
         assert!(Instant::now() < deadline, "still open");
-        // A failure says that the server has closed.
+        // A failure means that the server has closed.
         if stream.write_all(&[byte]).is_err() {
             return;
         }
@@ -190,14 +190,14 @@ fn a_batch_whose_schema_never_comes_ends_its_connection_and_is_not_lost() {
 }
 
 #[test]
-fn nobody_writes_anothers_sensors_by_naming_their_schema() {
+fn a_batch_with_another_agents_schema_is_refused() {
     let server = TestServer::start();
     let (mut owner, theirs) = announced(&server, Version::V5, "n1");
     let id = owner.batch(&theirs, &[(NOON, 1)]);
     owner.acked(&[id]);
     for version in VERSIONS {
         let mut thief = server.agent(&server.mutual(version, "n2"));
-        // Its own topic, its own name in the header, and a schema whose sensors are n1's.
+        // Its own topic, its own name in the header, and a schema of n1's sensors.
         let forged = batch("n2", 1, 1, &theirs, &[(NOON + SECOND, 666)]);
         let packet_id = thief.publish("wholegrain/v1/batch/n2/g", &forged);
         match version {
@@ -289,14 +289,14 @@ fn a_takeover_in_the_middle_of_appends_neither_loses_nor_doubles() {
 }
 
 #[test]
-fn connections_that_say_nothing_lock_nobody_out_and_one_client_has_its_part() {
+fn silent_connections_do_not_lock_out_others_and_a_client_has_a_limit() {
     let server = TestServer::start_with(
         "limits = { unauthenticated_max = 8, client_connections_max = 2, connections_max = 100, connect_time_max = \"1h\" }",
     );
     let crowd: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap()).collect();
     let metric = |name: &str| server.metric(&format!("wholegrain_server_{name}{{protocol=\"mqtt\"}}"));
     wait_until("most are closed", || metric("connections_displaced_total") >= 52.0);
-    // Some tries may be needed: a newcomer may be the one that is closed, until it has said who it is.
+    // Several attempts may be needed: the new connection may be displaced before it is authenticated.
     let connect = |config: &wholegrain_transport::client::ClientConfig, id: &str| {
         let config = wholegrain_transport::client::ClientConfig { client_id: id.to_owned(), ..config.clone() };
         wholegrain_transport::client::Client::connect(&config)
@@ -329,7 +329,7 @@ fn one_client_cannot_fill_the_retained_messages_of_others() {
     assert_eq!(n1.event(), Event::Acked { packet_id: id, reason: ReasonCode::QUOTA_EXCEEDED });
     let id = retain(&mut n1, "site/2");
     n1.acked(&[id]);
-    // Another client has its own part, and schemas are outside of it.
+    // Another client has its own quota, and schemas do not count.
     let (mut n2, _) = announced(&server, Version::V311, "n2");
     let ids: Vec<u16> = (4..7).map(|number| retain(&mut n2, &format!("site/{number}"))).collect();
     n2.acked(&ids);

@@ -1,4 +1,4 @@
-//! Orders to the agents of a job: who may give them, where they go, and what is said when an agent refuses or is silent.
+//! Commands to the agents of a job: permissions, recipients, and responses when an agent refuses or does not answer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use wholegrain_transport::mqtt::Version;
 
 use crate::harness::{TestAgent, TestServer, wait_for};
 
-/// An agent that has a job and hears orders.
+/// An agent that has a job and receives commands.
 struct ControlledNode {
     agent: TestAgent,
     name: &'static str,
@@ -49,7 +49,7 @@ impl ControlledNode {
         self.agent.acked(&[id]);
     }
 
-    /// The next order, if one comes soon.
+    /// The next command, if one arrives soon.
     fn order(&mut self) -> Option<Value> {
         match self.agent.client.poll(Duration::from_secs(10)).unwrap() {
             Some(Event::Message { payload, .. }) => Some(serde_json::from_slice(&payload).unwrap()),
@@ -92,7 +92,7 @@ fn a_rule_reaches_every_node_and_each_answers() {
             assert_eq!(order["order"]["add"]["every"], "1ms");
             let outcome =
                 if node.name == "n1" { ("ok", json!({ "metrics": 12 })) } else { ("error", json!("too often")) };
-            // An answer to something else, and one that nobody can read, count for nothing.
+            // An answer to another command, and an invalid one, are ignored.
             node.answer(&json!({ "id": 999_999, "ok": 0 }));
             node.answer(&json!("garbage"));
             node.answer(&json!({ "id": order["id"], outcome.0: outcome.1 }));
@@ -115,7 +115,7 @@ fn a_rule_reaches_every_node_and_each_answers() {
 }
 
 #[test]
-fn nobody_orders_what_is_not_theirs() {
+fn commands_require_permission_for_the_job() {
     let server = TestServer::start();
     let mut node = ControlledNode::new(&server, "n1", "alice");
     let mut spy = ControlledNode::new(&server, "n2", "alice");
@@ -138,7 +138,7 @@ fn nobody_orders_what_is_not_theirs() {
     }
     let large = format!(r#"{{"metrics":["{}"]}}"#, "x".repeat(40_000));
     assert_eq!(server.post_as(PATH, &large, &alice).0, 400);
-    // Nobody but the server publishes orders, and nobody answers for another.
+    // Only the server publishes commands, and an agent answers only for itself.
     spy.agent.client.publish("wholegrain/v1/control/n1", b"{}", true, false).unwrap();
     assert!(matches!(spy.agent.event(), Event::Acked { reason, .. } if reason.is_error()));
     spy.agent.client.publish("wholegrain/v1/answer/n1", b"{}", true, false).unwrap();

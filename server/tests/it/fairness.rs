@@ -1,4 +1,4 @@
-//! What one identity's connections may take of the broker's time.
+//! The broker's time is shared fairly among identities.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -51,7 +51,7 @@ fn control_packets_of_one_identity_wait_and_others_go_on() {
     for stream in &mut flood {
         stream.write_all(&PINGREQ.repeat(PACKETS)).unwrap();
     }
-    // All of it is one read of each connection.
+    // Each connection reads all of it at once.
     let sent = (CONNECTIONS * PACKETS * PINGREQ.len()) as f64;
     wait_for("the flood", || (server.metric("wholegrain_server_received_bytes_total") >= before + sent).then_some(()));
     let mut other = server.agent(&server.mutual(Version::V5, "n2"));
@@ -60,7 +60,7 @@ fn control_packets_of_one_identity_wait_and_others_go_on() {
         other.acked(&[id]);
     }
     let answered: usize = flood.iter_mut().map(answered).sum();
-    // One may be over the rate for each connection, and some have come back meanwhile.
+    // Each connection may exceed the rate by one, and part of the budget has been refilled meanwhile.
     let meanwhile = begin.elapsed().as_secs() as usize + 1;
     let most = 5 + meanwhile + CONNECTIONS * (OWN + 1 + meanwhile);
     assert!(answered >= CONNECTIONS * OWN && answered <= most, "{answered}, and {most} at most");
@@ -83,7 +83,7 @@ fn a_client_that_sends_control_packets_too_fast_is_answered_all_the_same() {
 }
 
 #[test]
-fn many_connections_of_one_identity_that_say_little_never_wait() {
+fn many_quiet_connections_of_one_identity_never_wait() {
     let server = TestServer::start_with("limits = { control_packets_per_s_max = 1 }");
     let mut fleet: Vec<TcpStream> = (0..100).map(|number| one_of_many(&server, number)).collect();
     for stream in &mut fleet {
@@ -97,7 +97,7 @@ fn many_connections_of_one_identity_that_say_little_never_wait() {
     assert_eq!(server.metric("wholegrain_server_control_delays_total"), 0.0);
 }
 
-/// Acknowledgements of what was never sent, and filters, count; a session that acknowledges what it got does not wait.
+/// Acknowledgements of unknown packets, and filters, count as control packets; a session that acknowledges its messages does not wait.
 #[test]
 fn acknowledgements_of_nothing_are_control_packets_and_others_are_not() {
     let server = TestServer::start_with("limits = { control_packets_per_s_max = 1 }");
@@ -118,9 +118,9 @@ fn acknowledgements_of_nothing_are_control_packets_and_others_are_not() {
     wait_until("a delay", || delays() > 0.0);
 }
 
-/// A connection that does much gives way again and again, by what it sends and by what it gets.
+/// A busy connection gives way repeatedly, whether it sends or receives.
 #[test]
-fn who_does_much_takes_turns() {
+fn busy_connections_take_turns() {
     const UNITS: usize = 256;
     let server = TestServer::start();
     let turns = || server.metric("wholegrain_server_turns_total");
@@ -143,7 +143,7 @@ fn who_does_much_takes_turns() {
     let mut retained = vec![0; 2000 * publish.len()];
     hears.read_exact(&mut retained).unwrap();
     assert!(turns() >= sent + (2000 / UNITS) as f64, "{} turns", turns());
-    // What a payload weighs counts too: 16 packets of 64 KiB.
+    // Payload bytes count too: 16 packets of 64 KiB.
     let before = turns();
     // PUBLISH with 65,545 bytes behind its length.
     let large = [vec![0x30, 0x89, 0x80, 0x04], text("s/large"), vec![7; 64 << 10]].concat();
@@ -178,7 +178,7 @@ fn control(first: u8, body: &[u8]) -> Vec<u8> {
 fn no_packet_but_publish_is_large() {
     let server = TestServer::start();
     let mut stream = one_of_many(&server, 0);
-    // SUBSCRIBE with a million filters, of which the first bytes say how many come.
+    // SUBSCRIBE with a million filters; its first bytes have the length.
     stream.write_all(&[0x82, 0x80, 0x80, 0x80, 0x02, 0, 1]).unwrap();
     let mut rest = Vec::new();
     assert!(stream.read_to_end(&mut rest).is_ok_and(|_| rest.is_empty()) || rest.is_empty());

@@ -1,4 +1,4 @@
-//! A server on ports that the system chose, in a directory of its own, and what tests say to it.
+//! A server on free ports in a directory of its own, and clients for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ impl TestServer {
         Self::start_with("")
     }
 
-    /// With more lines in `[mqtt]`, before its users. Everybody may hear everything, and publish on some topics that are nobody's.
+    /// With more lines in `[mqtt]`, before its users. Every client may subscribe to everything and publish on some shared topics.
     pub fn start_with(mqtt: &str) -> Self {
         Self::start_strict(&format!("{mqtt}\n{GRANTS}"))
     }
@@ -269,7 +269,7 @@ impl TestServer {
         }
     }
 
-    /// A publisher that shows what it publishes to be acknowledged.
+    /// A publisher that checks that its messages are acknowledged.
     pub fn agent(&self, config: &ClientConfig) -> TestAgent {
         TestAgent::new(config)
     }

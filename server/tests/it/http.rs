@@ -23,7 +23,7 @@ fn with_readings() -> (TestServer, TestAgent, Schema) {
 }
 
 #[test]
-fn a_small_answer_comes_whole_and_is_the_same() {
+fn a_small_response_is_sent_at_once_and_is_equal() {
     let (server, _agent, _) = with_readings();
     let bearer = format!("Bearer {}", server.token);
     let ask = |range: &str, format: &str| {
@@ -159,7 +159,7 @@ fn queries_in_all_formats() {
 }
 
 #[test]
-fn a_number_of_windows_picks_their_length_and_says_it() {
+fn a_number_of_windows_determines_their_length_which_is_reported() {
     let (server, _agent, _) = with_readings();
     let url = "/api/v1/query?pattern=MemFree&from=2026-01-31T12:00:00Z&to=2026-01-31T12:00:10Z&agg=max&points=5";
     let header = |url: &str, name: &str| {
@@ -174,7 +174,7 @@ fn a_number_of_windows_picks_their_length_and_says_it() {
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["value"].as_f64().unwrap())
         .collect();
     assert_eq!(values, [1024.0, 3072.0, 5120.0, 7168.0, 9216.0]);
-    // Of what is not sealed there is no tier yet, and none is said to answer.
+    // Unsealed readings have no tiers yet, so no tier is named.
     let long = format!("/api/v1/query?pattern=MemFree&{DAY}&every=1h&agg=sum");
     assert_eq!(header(&long, "x-wholegrain-tier"), None);
     assert_eq!(server.get(&format!("{long}&points=5")).status, 400, "one of the two");
@@ -283,7 +283,7 @@ fn metrics_are_well_formed() {
 }
 
 #[test]
-fn watching_shows_what_becomes_durable() {
+fn live_streams_show_durable_readings() {
     let (server, mut agent, schema) = with_readings();
     let authorization = format!("Bearer {}", server.token);
     let mut response = server.response("/api/v1/watch?pattern=/site/*/MemFree", Some(&authorization));
@@ -301,7 +301,7 @@ fn watching_shows_what_becomes_durable() {
 }
 
 #[test]
-fn a_query_whose_client_goes_away_stops() {
+fn a_query_ends_when_its_client_disconnects() {
     let server = TestServer::start();
     let sensors = (0..200).map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
     let schema = Schema::new(SensorPath::new("/n1").unwrap(), "wide", sensors).unwrap();
@@ -324,7 +324,7 @@ fn a_query_whose_client_goes_away_stops() {
     assert!(server.metric("wholegrain_server_query_rows_total") < 2_000_000.0);
 }
 
-/// So many samples of each sensor.
+/// The number of samples of each sensor.
 fn wide_batch(schema: &Schema, seq: u64, samples: i64) -> Vec<u8> {
     use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps};
     let header = BatchHeader { agent: "n1".to_owned(), boot: 1, seq, schema: schema.hash(), interval_ns: 1_000_000 };
@@ -335,7 +335,7 @@ fn wide_batch(schema: &Schema, seq: u64, samples: i64) -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_that_lacks_a_damaged_block_says_so() {
+fn a_response_without_a_damaged_block_has_a_warning() {
     let mut server = TestServer::start_with("[store]\nseal_after = \"100ms\"");
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
@@ -361,9 +361,9 @@ fn an_answer_that_lacks_a_damaged_block_says_so() {
     assert!(warnings(&server, 30).is_empty(), "it holds nothing of that day");
 }
 
-/// The same bytes come out of an answer compressed as out of one that is not; what is live or small is never compressed.
+/// A compressed response has the same content as an uncompressed one; live streams and small responses are never compressed.
 #[test]
-fn answers_are_compressed_for_who_accepts_it() {
+fn responses_are_compressed_if_the_client_accepts_it() {
     let (server, mut agent, schema) = with_readings();
     let samples: Vec<(i64, i64)> = (10..10_010).map(|i| (NOON + i * SECOND, i)).collect();
     let id = agent.batch(&schema, &samples);
@@ -409,9 +409,9 @@ fn answers_are_compressed_for_who_accepts_it() {
     assert!(line.starts_with("{\"sensor\":"), "{line}");
 }
 
-/// What retention has dropped is no damage: an answer that begins before its limit is whole, and a note says why it begins later.
+/// Readings dropped by retention are no damage: the response is complete, and a note says why it begins later.
 #[test]
-fn what_retention_dropped_is_a_note_and_no_warning() {
+fn readings_dropped_by_retention_give_a_note_and_no_warning() {
     let rule = "[[store.retention]]\npattern = \"/**\"\nraw = \"1d\"\ntiers = { \"1h\" = \"forever\" }";
     let server = TestServer::start_remote(&format!("[store]\nseal_after = \"100ms\"\n{rule}"));
     let schema = schema("n1", "g", "s");
@@ -460,7 +460,7 @@ fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
 #[test]
 fn a_body_that_is_too_large_is_refused_in_json() {
     let server = TestServer::start();
-    // One byte more than is taken, so that all of it is sent before the server closes.
+    // One byte more than the limit, so that all of it is sent before the server closes.
     for (method, path, bytes) in [
         ("PUT", "/api/v1/properties", (2 << 20) + 1),
         ("POST", "/api/v1/jobs/1/rules", (64 << 10) + 1),

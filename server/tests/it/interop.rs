@@ -1,4 +1,4 @@
-//! What others send: DCDB's payloads and numbers as text over MQTT, line protocols over HTTP; and live readings as text.
+//! Other systems' formats: payloads of DCDB and numbers as text over MQTT, line protocols over HTTP; and live readings as text.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -52,7 +52,7 @@ fn numbers_as_text_from_mosquitto_pub_are_readings() {
         wait_until("the readings", || values(&server, &format!("{path}/**")).len() == 3);
         assert_eq!(values(&server, &format!("{path}/**")), expected);
     }
-    // Those of QoS 0 are of connections that may be gone when the store answers.
+    // Connections that publish with QoS 0 may be closed when the store answers.
     assert!(server.metric("wholegrain_server_schemaless_readings_total") >= 12.0);
     let output = mosquitto(&server, "mosquitto_pub", "mqttv5")
         .args(["-q", "1", "-t", "/site/other/x", "-m", "1"])
@@ -84,7 +84,7 @@ fn records_of_dcdb_are_stored_before_they_are_acknowledged() {
         agent.acked(&ids);
         assert_eq!(values(&server, &path("**")), [path("alone=9"), path("array=9223372036854775807"), path("many=49")],);
         assert_eq!((rows(&server, &path("many")), rows(&server, &path("array"))), (50, 3));
-        // The same again is there once.
+        // A repeated reading is stored once.
         let again = agent.publish(&path("array"), &records(&[(-1, second)]));
         agent.acked(&[again]);
         assert_eq!(rows(&server, &path("array")), 3);
@@ -92,7 +92,7 @@ fn records_of_dcdb_are_stored_before_they_are_acknowledged() {
 }
 
 #[test]
-fn what_is_no_reading_harms_nobody() {
+fn invalid_readings_have_no_effect() {
     let server = TestServer::start();
     let mut agent = server.agent(&server.plain(Version::V5));
     let second = recent_s() * 1_000_000_000;
@@ -138,7 +138,7 @@ fn names_announced_by_dcdb_count_at_once_and_after_a_restart() {
         agent.acked(&[first, other]);
     };
     let mut agent = server.agent(&server.plain(Version::V311));
-    // Without waiting: what follows an announcement is of the sensor that it names.
+    // Without waiting: readings after an announcement belong to the sensor that it names.
     let name = agent.publish("/DCDB_MAP//n1/00/01", b"/n1/power");
     let json = br#"{"publicName":"/n1/energy","unit":"J","scale":0.5,"monotonic":true}"#;
     let metadata = agent.publish("/DCDB_MAP/METADATA//n1/00/02", json);
@@ -238,7 +238,7 @@ fn metric_messages_of_clustercockpit() {
 }
 
 #[test]
-fn live_readings_as_text_for_whoever_subscribes() {
+fn live_readings_are_sent_as_text_to_subscribers() {
     let server = TestServer::start();
     let mut subscriber = mosquitto(&server, "mosquitto_sub", "mqttv5");
     subscriber.args(["-t", "text/site/n1/#", "-v"]).stdout(Stdio::piped());
@@ -252,7 +252,7 @@ fn live_readings_as_text_for_whoever_subscribes() {
     let mut lines = BufReader::new(subscriber.stdout.take().unwrap()).lines().map(Result::unwrap);
     let (sender, receiver) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || lines.by_ref().for_each(|line| drop(sender.send(line))));
-    // The first readings may come before the server has noticed the subscription.
+    // The first readings may arrive before the server has handled the subscription.
     let first = wait_for("the first line", || {
         let id = agent.publish("/site/n1/other", format!("2.5;{second}").as_bytes());
         agent.acked(&[id]);

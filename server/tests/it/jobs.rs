@@ -1,4 +1,4 @@
-//! Jobs: their records over MQTT, and who sees what of them over HTTP.
+//! Jobs: records over MQTT, and their visibility over HTTP.
 
 use std::io::{BufRead, BufReader};
 
@@ -50,7 +50,7 @@ fn jobs(server: &TestServer, query: &str, token: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_acknowledged_is_there_after_a_restart_and_the_highest_revision_counts() {
+fn acknowledged_records_survive_a_restart_and_the_highest_revision_counts() {
     for version in VERSIONS {
         let mut server = TestServer::start();
         let mut agent = server.agent(&server.mutual(version, "n1"));
@@ -73,7 +73,7 @@ fn what_is_acknowledged_is_there_after_a_restart_and_the_highest_revision_counts
 }
 
 #[test]
-fn records_of_others_and_what_is_no_record_are_refused_and_harm_nothing() {
+fn records_of_others_and_invalid_records_are_refused_without_effect() {
     for version in VERSIONS {
         let server = TestServer::start();
         let mut agent = server.agent(&server.mutual(version, "n1"));
@@ -94,7 +94,7 @@ fn records_of_others_and_what_is_no_record_are_refused_and_harm_nothing() {
             (TOPIC, vec![b' '; (1 << 20) + 1], malformed),
             (TOPIC, br#"{"job":"1","from":"yesterday"}"#.to_vec(), malformed),
         ] {
-            // MQTT 3.1.1 knows no refusal; an agent that came back with the same record again and again would help nobody.
+            // MQTT 3.1.1 has no refusals; closing would make the agent reconnect with the same record forever.
             let expected = if version == Version::V5 { reason } else { ReasonCode::SUCCESS };
             let shown = String::from_utf8_lossy(&payload[..payload.len().min(200)]).into_owned();
             assert_eq!(send_bytes(&mut agent, topic, &payload), expected, "{topic} {shown}");
@@ -316,7 +316,7 @@ fn a_user_sees_their_own_jobs_and_their_sensors_and_those_of_the_nodes() {
         assert_eq!(read(path, &server.token), everything, "{path}");
     }
 
-    // Live: also of a job whose first batch comes before its record.
+    // Live readings include those of a job whose first batch arrives before its record.
     let response = server.response("/api/v1/watch?pattern=/**", Some(&format!("Bearer {anna}")));
     let mut lines = BufReader::new(response.into_body().into_reader()).lines();
     wait_until("the watcher", || server.metric("wholegrain_server_watchers") == 1.0);

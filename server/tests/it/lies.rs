@@ -28,7 +28,7 @@ fn refused(agent: &mut TestAgent, topic: &str, bytes: &[u8], reason: ReasonCode)
     assert_eq!(agent.event(), Event::Acked { packet_id: id, reason });
 }
 
-/// A batch of so many sensors, whatever its schema has.
+/// A batch of this number of sensors; its schema may have another.
 fn of_sensors(sensors: usize, schema: SchemaHash) -> Vec<u8> {
     let header = BatchHeader { agent: "n1".into(), boot: 7, seq: 1, schema, interval_ns: 1 };
     let column = || Column { values: ColumnValues::Int(vec![1]), gaps: Gaps::default() };
@@ -77,7 +77,7 @@ fn a_batch_of_a_schema_that_was_changed_after_it_was_hashed_waits_for_the_true_o
     changed[at] = b'x';
     let id = agent.publish("wholegrain/v1/schema/n1/g", &changed);
     agent.batch(&truth, &[(NOON, 1)]);
-    // Another schema came than the batch names: the server asks for the one it names, and does not take the other for it.
+    // The schema that arrives is not the one that the batch names: the server still requests the named one.
     let (mut acked, mut asked) = (false, false);
     while !(acked && asked) {
         match agent.event() {
@@ -97,7 +97,7 @@ fn a_batch_of_a_schema_that_was_changed_after_it_was_hashed_waits_for_the_true_o
 }
 
 #[test]
-fn counts_that_lie_cost_nothing() {
+fn false_counts_allocate_nothing() {
     let server = TestServer::start();
     let (mut agent, one) = announced(&server, "n1", "g", "s");
     let (mut bystander, theirs) = announced(&server, "n2", "g", "t");
@@ -140,7 +140,7 @@ fn counts_that_lie_cost_nothing() {
 }
 
 #[test]
-fn schemas_that_are_none_are_refused_and_leave_nothing() {
+fn invalid_schemas_are_refused_and_leave_nothing() {
     let server = TestServer::start();
     let (mut agent, one) = announced(&server, "n1", "g", "s");
     let topic = "wholegrain/v1/schema/n1/g";

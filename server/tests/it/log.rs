@@ -1,4 +1,4 @@
-//! What the servers of this program log, for tests that ask whether a line says why.
+//! Captures the log of this process's servers, for tests of log lines.
 
 use std::fmt::{Debug, Write};
 use std::net::SocketAddr;

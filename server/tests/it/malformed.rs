@@ -1,4 +1,4 @@
-//! Clients that break the rules, and those beside them who must not notice.
+//! Clients that violate the protocol do not affect others.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -43,7 +43,7 @@ pub fn connect_with_will(user: &str, password: &str, keep_alive_s: u8, topic: &s
     packet(0x10, &parts.concat())
 }
 
-/// Sends bytes and waits until the server has closed; what it answered.
+/// Sends bytes and waits until the server has closed; returns its response.
 fn closed_after(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     said_until_closed(&mut TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap(), bytes)
 }
@@ -64,7 +64,7 @@ fn connect_5(user: &str, password: &str) -> Vec<u8> {
     packet(0x10, &[text("MQTT"), vec![5, 0xc2, 0, 60, 0], text("raw"), text(user), text(password)].concat())
 }
 
-/// What may not be sent after CONNECT in either version.
+/// Packets that are invalid after CONNECT in both versions.
 const IN_BOTH: &[(&str, &[u8])] = &[
     ("reserved type 0", &[0x00, 0]),
     ("CONNECT again", &[0x10, 0]),
@@ -104,7 +104,7 @@ const IN_BOTH: &[(&str, &[u8])] = &[
     ("a packet over the limit", &[0x30, 0xff, 0xff, 0xff, 0x7f]),
 ];
 
-/// What may not be sent in 3.1.1.
+/// Packets that are invalid in 3.1.1.
 const IN_311: &[(&str, &[u8])] = &[
     ("SUBSCRIBE with QoS 3", &[0x82, 6, 0, 1, 0, 1, b'a', 3]),
     ("SUBSCRIBE with options of 5", &[0x82, 6, 0, 1, 0, 1, b'a', 4]),
@@ -114,7 +114,7 @@ const IN_311: &[(&str, &[u8])] = &[
     ("DISCONNECT with a body", &[0xe0, 1, 0]),
 ];
 
-/// What may not be sent in 5, most of it about properties.
+/// Packets that are invalid in 5, mostly properties.
 const IN_5: &[(&str, &[u8])] = &[
     ("PUBLISH with a property twice", &[0x30, 8, 0, 1, b'a', 4, 1, 1, 1, 1]),
     ("PUBLISH with a property of others", &[0x30, 7, 0, 1, b'a', 3, 0x21, 0, 1]),
@@ -145,7 +145,7 @@ const IN_5: &[(&str, &[u8])] = &[
 /// How many cases one server is asked: fewer than the lines that it logs at most in a while.
 const CASES_MAX: usize = (wholegrain_server::log_limit::LINES_MAX - 2) as usize;
 
-/// Each case closes its own connection, with a log line that says why; a client beside it is served on.
+/// Each case closes its own connection with a log line that gives the reason; another client is not affected.
 fn each_closes_its_own_connection_only(version: Version, cases: &[(&str, &[u8])]) {
     let log = log::CapturedLog::start();
     let (greeting, connack) = match version {
@@ -210,7 +210,7 @@ fn malformed_greetings_are_refused() {
 }
 
 #[test]
-fn a_connection_cut_anywhere_in_a_packet_harms_nobody() {
+fn a_connection_cut_within_a_packet_affects_no_other() {
     let server = TestServer::start();
     let mut good = server.agent(&server.mutual(Version::V5, "n1"));
     let whole =

@@ -75,7 +75,7 @@ fn mosquitto_pings_are_answered() {
 }
 
 #[test]
-fn mosquitto_hears_why_it_is_refused() {
+fn mosquitto_receives_the_reason_of_a_refusal() {
     let server = TestServer::start();
     for (version, wrong) in [("mqttv311", "bad user"), ("mqttv5", "bad user")] {
         let mut command = Command::new("mosquitto_pub");

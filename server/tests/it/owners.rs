@@ -1,4 +1,4 @@
-//! Whose is each field of each answer: every route of the API, asked by a user, says nothing of another user's job.
+//! Visibility of each field of each response: no route of the API shows a user anything of another user's job.
 
 use serde_json::json;
 use wholegrain_model::{JobRecord, Schema, SensorDef, SensorPath};
@@ -44,7 +44,7 @@ fn readings(agent: &mut TestAgent, job: &str, sensor: &str, value: i64) {
     agent.acked(&ids);
 }
 
-/// A node with a job of each, and what an administrator wrote about them.
+/// A node with a job of each user, and an administrator's settings for them.
 fn site() -> TestServer {
     let server = TestServer::start();
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
@@ -85,7 +85,7 @@ fn site() -> TestServer {
     server
 }
 
-/// What a request of this route would be: the path and its body.
+/// A request of this route: the path and its body.
 fn requests(path: &str, id: &str) -> Vec<(String, String)> {
     let path = path.replace("{id}", id);
     let range = "from=2026-01-31&to=2026-02-01";
@@ -111,7 +111,7 @@ fn no_answer_of_any_route_tells_a_user_of_another_user_s_job() {
     for (path, operations) in document["paths"].as_object().unwrap() {
         let methods = operations.as_object().unwrap().keys().filter(|method| *method != "parameters");
         for method in methods {
-            // The stream has no end; what it shows is tested with the other streams.
+            // The stream has no end; its content is tested with the other streams.
             if path == "/api/v1/watch" || path == "/openapi.json" {
                 continue;
             }
@@ -132,7 +132,7 @@ fn no_answer_of_any_route_tells_a_user_of_another_user_s_job() {
         }
     }
     assert!(asked > 40, "only {asked} requests");
-    // She sees what is hers, and an administrator everything.
+    // She sees her own job, an administrator sees all.
     let as_her = |path: &str| server.get_as(path, Some(&format!("Bearer {alice}"))).text().to_owned();
     assert!(as_her("/api/v1/properties/settings").contains("/site/n1/job/11/**"));
     assert!(as_her("/api/v1/properties/settings").contains("\"memory/usage\""));
@@ -173,7 +173,7 @@ fn support_sees_everything_and_changes_nothing() {
         let status = ask("GET", &format!("/api/v1/{path}"));
         assert!([200, 404].contains(&status), "{path}: {status}");
     }
-    // No agent answers here, which is said for its node; it is no refusal.
+    // No agent answers here, which the response reports for its node; that is no refusal.
     let rules = ask("GET", "/api/v1/jobs/99017/rules");
     assert!(rules == 200 || rules == 207, "{rules}");
     for (method, path) in [

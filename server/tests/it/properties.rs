@@ -51,7 +51,7 @@ fn properties_are_set_shown_and_taken_back() {
     assert_eq!((tried.status, tried.json()), (200, json!({ "set": 4, "same": 0, "sensors": [1] })), "{}", tried.text());
     assert_eq!(shown(&server)["unit"], json!({ "value": "By" }));
     assert_eq!(put(&server, "", settings).status, 200);
-    // From here on everything is in the new unit: what is listed, asked for and watched, and what is long there.
+    // From here on lists, queries, live streams and old readings are in the new unit.
     let sensor = &server.get("/api/v1/sensors?pattern=MemFree").json()["sensors"][0];
     assert_eq!(
         (&sensor["unit"], &sensor["scale"], &sensor["description"]),
@@ -104,7 +104,7 @@ fn properties_are_set_shown_and_taken_back() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_nothing_is_set() {
+fn errors_are_named_and_nothing_is_set() {
     let (server, _agent) = with_readings();
     for (settings, part) in [
         (

@@ -1,4 +1,4 @@
-//! Reloading: what comes into force while connections live on.
+//! Reloads: changes that take effect while connections stay open.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -81,7 +81,7 @@ fn new_certificates_for_new_connections_while_old_ones_live_on() {
     agent.acked(&ids);
     assert_eq!(server.metric("wholegrain_server_connections"), 1.0);
     assert_eq!(reloaded(&server).0, [] as [&str; 0]);
-    // Half a pair changes nothing, and says which files.
+    // Half a key pair changes nothing, and the error names the files.
     std::fs::remove_file(server.path("server/server.key")).unwrap();
     let answer = server.send("POST", "/api/v1/server/reload");
     assert!(answer.status == 400 && answer.text().contains("server.key"), "{}", answer.text());
@@ -104,7 +104,7 @@ fn certificates_that_change_are_noticed_and_their_end_is_a_metric() {
 }
 
 #[test]
-fn an_authority_that_is_replaced_lets_nobody_of_the_old_one_in() {
+fn after_a_change_of_the_authority_old_certificates_are_refused() {
     let server = TestServer::start();
     let old = server.mutual(Version::V5, "n2");
     let resumed = Client::connect(&old).unwrap();
@@ -158,7 +158,7 @@ fn users_and_limits_come_into_force_and_the_rest_is_named() {
     };
     let client = Client::connect(&new).unwrap();
     assert_eq!(client.receive_max(), 7);
-    // Who was there before stays, with the limits announced to it.
+    // Existing connections stay, with the limits announced to them.
     let schema = schema("n2", "mem", "MemFree");
     let ids = [before.schema(&schema), before.batch(&schema, &[(NOON, 1)])];
     before.acked(&ids);

@@ -1,4 +1,4 @@
-//! Who may do what: mosquitto's clients for topics and passwords, curl for tokens.
+//! Permissions: Mosquitto's clients test topics and passwords, curl tests tokens.
 
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
@@ -46,7 +46,7 @@ fn write_users(server: &TestServer, names: &[&str]) {
 }
 
 #[test]
-fn clients_publish_and_hear_what_they_may_and_nothing_else() {
+fn clients_publish_and_receive_only_permitted_topics() {
     let acl = "password_file = \"passwords\"\n[[mqtt.acl]]\nidentity = \"desk\"\npublish = [\"news/#\"]\nsubscribe = [\"news/+\", \"text/#\"]";
     let server = TestServer::start_strict(acl);
     write_users(&server, &["desk"]);
@@ -140,7 +140,7 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
     drop(agent);
     let server = server.restart();
     refused(&server);
-    // Who has an explicit grant may, and the owner keeps what it has.
+    // An explicit grant allows the publish, and the owner keeps its sensors.
     let mut heir = server.agent(&server.mutual(Version::V5, "heir"));
     let id = heir.schema(&own);
     heir.acked(&[id]);
@@ -149,7 +149,7 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
     agent.acked(&ids);
 }
 
-/// Announces a schema and, if it is taken, sends a batch of it; the reason of the last answer.
+/// Announces a schema and, if it is accepted, sends a batch of it; returns the reason of the last acknowledgement.
 fn send(server: &TestServer, name: &str, schema: &Schema) -> ReasonCode {
     let mut agent = server.agent(&server.mutual(Version::V5, name));
     let id = agent.schema(schema);
@@ -187,7 +187,7 @@ fn no_agent_keeps_another_out_of_its_prefix() {
     }
 }
 
-/// What becomes of a client with this user and password.
+/// The outcome of a login with this user and password.
 fn login(server: &TestServer, version: Version, user: &str, password: &str) -> Result<(), ReasonCode> {
     let mut config = server.plain(version);
     (config.client_id, config.user, config.password) =
@@ -200,7 +200,7 @@ fn login(server: &TestServer, version: Version, user: &str, password: &str) -> R
 }
 
 #[test]
-fn who_guesses_waits_and_nobody_else_does() {
+fn guessing_clients_wait_and_others_do_not() {
     let users = "password_file = \"passwords\"\n[security]\nlogin_failures_free = 2\nlogin_delay = \"1h\"\nlogin_delay_max = \"1h\"";
     let server = TestServer::start_strict(users);
     let reloads = || server.metric("wholegrain_server_security_reloads_total");
@@ -219,7 +219,7 @@ fn who_guesses_waits_and_nobody_else_does() {
     // Even the right password is not looked at now; 3.1.1 has a code for it too.
     assert_eq!(login(&server, Version::V5, "n1", PASSWORD), must_wait);
     assert_eq!(login(&server, Version::V311, "n1", PASSWORD), Err(ReasonCode::SERVER_UNAVAILABLE));
-    // But nobody else waits: another user at the same address, one whose password was right before, a certificate.
+    // No other login waits: another user at the same address, a password that was right before, a certificate.
     assert_eq!(login(&server, Version::V5, "n2", PASSWORD), Ok(()));
     assert_eq!(login(&server, Version::V5, "n3", PASSWORD), Ok(()));
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
@@ -228,7 +228,7 @@ fn who_guesses_waits_and_nobody_else_does() {
     agent.acked(&ids);
     assert!(server.metric("wholegrain_server_logins_failed_total") >= 9.0);
     assert!(server.metric("wholegrain_server_logins_delayed_total") >= 5.0);
-    // An administrator who gives a new password lets the user in at once.
+    // A new password from an administrator ends the wait at once.
     let other = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$Zm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm8";
     users::set(&server.path("server/passwords"), "n3", other, UserChange::Changed).unwrap();
     wait_until("the new password", || login(&server, Version::V5, "n3", PASSWORD) == wrong);
@@ -300,7 +300,7 @@ fn curl(server: &TestServer, path: &str, token: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_tokens_role_says_what_it_opens() {
+fn a_tokens_role_decides_its_routes() {
     let server = TestServer::start_strict("");
     let paths = ["/api/v1/sensors", "/api/v1/query?pattern=a", "/metrics", "/nothing", "/healthz"];
     for (role, expected) in [
@@ -326,7 +326,7 @@ fn a_tokens_role_says_what_it_opens() {
 }
 
 #[test]
-fn a_token_writes_below_its_name_and_where_a_grant_says() {
+fn a_token_writes_below_its_name_and_where_granted() {
     let server = TestServer::start_strict("[[mqtt.acl]]\nidentity = \"telegraf\"\npublish = [\"/n8/#\"]");
     let lines = "load,host=n7 v=1\nload,host=n8 v=2\nload,host=n9 v=3\n";
     for (name, refused) in [("n7", [2, 3]), ("telegraf", [1, 3])] {
@@ -362,7 +362,7 @@ fn tokens_end_and_are_revoked_and_so_are_the_streams_that_they_opened() {
 }
 
 #[test]
-fn who_guesses_tokens_waits_and_right_ones_pass() {
+fn guessed_tokens_wait_and_valid_ones_pass() {
     let server = TestServer::start_strict(
         "[security]\nlogin_source_failures_free = 3\nlogin_delay = \"1h\"\nlogin_delay_max = \"1h\"",
     );

@@ -15,7 +15,7 @@ use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, batch, sche
 
 const ANONYMOUS: &str = "anonymous = true";
 
-/// A connection, and what has arrived of it.
+/// A connection, and the bytes that have arrived on it.
 pub struct RawClient {
     stream: TcpStream,
     input: BytesMut,
@@ -98,7 +98,7 @@ impl RawClient {
         self.send(Packet::Publish(Publish { dup, qos, retain: false, topic, packet_id, payload, properties }));
     }
 
-    /// Asks and waits for the answer: what was sent before has been looked at, and what was to come has come.
+    /// Sends PINGREQ and waits for PINGRESP: earlier packets have been handled, and earlier messages have arrived.
     fn ping(&mut self) -> Vec<Packet> {
         self.send(Packet::PingReq);
         let mut before = Vec::new();
@@ -144,7 +144,7 @@ fn a_batch_of_qos_2_is_durable_before_pubrec_and_stored_once_however_often_it_co
         let got = listener.message();
         assert_eq!((got.qos, &got.payload[..]), (QoS::ExactlyOnce, &payload[..]));
         assert_eq!(listener.ping(), [], "once only");
-        // What was never taken is not known.
+        // An unknown packet identifier is reported.
         raw.send(Packet::PubRel(ack(2)));
         let Packet::PubComp(unknown) = raw.next() else { panic!() };
         let expected = if version == Version::V5 { ReasonCode::PACKET_ID_NOT_FOUND } else { ReasonCode::SUCCESS };
@@ -156,7 +156,7 @@ fn a_batch_of_qos_2_is_durable_before_pubrec_and_stored_once_however_often_it_co
 }
 
 #[test]
-fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but_not_after_a_restart() {
+fn a_session_is_resumed_with_unacknowledged_and_new_messages_but_not_after_a_restart() {
     let mut server = TestServer::start_with(ANONYMOUS);
     for version in VERSIONS {
         let id = format!("{version:?}");
@@ -233,7 +233,7 @@ fn sessions_end_in_time_and_leave_nothing_behind() {
 }
 
 #[test]
-fn what_waits_for_an_absent_client_is_bounded_and_the_rest_is_dropped_and_counted() {
+fn the_queue_of_an_absent_client_is_bounded_and_drops_are_counted() {
     let server = TestServer::start_with("anonymous = true\nlimits = { queue_messages_max = 5 }");
     let mut raw = RawClient::open(&server, connect(Version::V5, "a", false, 60)).0;
     raw.subscribe("t", QoS::AtLeastOnce);
@@ -288,14 +288,14 @@ fn a_replaced_connection_learns_why_and_a_delayed_will_waits_for_the_client_to_r
 }
 
 #[test]
-fn who_publishes_over_its_rate_is_read_more_slowly_and_loses_nothing() {
+fn a_client_above_its_rate_is_read_more_slowly_and_loses_nothing() {
     let server = TestServer::start_with("anonymous = true\nlimits = { publishes_per_s_max = 50 }");
     let mut fast = RawClient::new(&server, Version::V311, "fast");
     let mut other = RawClient::new(&server, Version::V311, "other");
     for id in 1..=80 {
         fast.publish("t", "x", QoS::AtLeastOnce, id, false);
     }
-    // Who keeps to its rate does not notice.
+    // A client below its rate is not delayed.
     other.publish("t", "x", QoS::AtLeastOnce, 1, false);
     assert_eq!(other.next(), Packet::PubAck(ack(1)));
     for id in 1..=80 {
@@ -341,7 +341,7 @@ fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
         let expiry: &[&str] = if version == "mqttv5" { &["-x", "60"] } else { &[] };
         let common = ["-V", version, "-q", "2", "-t", "t/#"];
         let session = [&common[..], &["-i", "keeper", "-c"], expiry].concat();
-        // Subscribes and leaves at once; what is published then waits for it.
+        // Subscribes and disconnects at once; later messages wait for it.
         let left = mosquitto(&server, "mosquitto_sub", &[&session[..], &["-E"]].concat()).status().unwrap();
         assert!(left.success());
         wait_until("it is away", || server.metric("wholegrain_server_sessions_kept") == 1.0);
@@ -378,7 +378,7 @@ fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
 }
 
 #[test]
-fn the_server_says_how_it_is_below_sys() {
+fn the_server_publishes_its_state_below_sys() {
     let rights = r##"acl = [{ identity = "anonymous", subscribe = ["#", "$SYS/#"] }]"##;
     let server = TestServer::start_strict(&format!("{ANONYMOUS}\n{rights}"));
     let mut raw = RawClient::new(&server, Version::V311, "a");

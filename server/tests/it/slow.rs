@@ -1,4 +1,4 @@
-//! Clients that hold what they have and do nothing: bytes that trickle, peers that vanished, sockets that are never read.
+//! Clients that hold resources and do nothing: slow senders, vanished peers, sockets that are never read.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -84,7 +84,7 @@ fn publishes_that_trickle() {
 }
 
 #[test]
-fn who_publishes_and_never_reads_is_closed() {
+fn a_publisher_that_never_reads_is_closed() {
     // Nor with the bound on control packets, over which it would not be read.
     let quick = QUICK_PACKETS.replace(" }", ", control_packets_per_s_max = 1000000000 }");
     let server = TestServer::start_with(&quick);
@@ -92,7 +92,7 @@ fn who_publishes_and_never_reads_is_closed() {
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
     stream.write_all(&connect_keeping("n1", PASSWORD, 0)).unwrap();
     stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-    // PINGREQ is answered with as many bytes as it has: what nobody reads fills both sockets, then the server's buffer.
+    // PINGRESP is as long as PINGREQ: unread responses fill both sockets, then the server's buffer.
     let pings = [0xc0, 0].repeat(32 << 10);
     let deadline = Instant::now() + DEADLINE;
     let mut sent = 0;
@@ -108,7 +108,7 @@ fn who_publishes_and_never_reads_is_closed() {
 }
 
 #[test]
-fn who_subscribes_and_never_reads_is_closed_and_holds_up_nobody() {
+fn a_subscriber_that_never_reads_is_closed_and_delays_no_other() {
     let server = TestServer::start_with(QUICK_PACKETS);
     let mut good = server.agent(&server.mutual(Version::V5, "n2"));
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Virtual sensors over HTTP: defined, listed, asked, watched, and who may see them.
+//! Virtual sensors over HTTP: definitions, lists, queries, live streams, and visibility.
 
 use std::io::{BufRead, BufReader};
 
@@ -11,7 +11,7 @@ use wholegrain_transport::mqtt::{ReasonCode, Version};
 use crate::harness::{NOON, SECOND, TestAgent, TestServer, now_ns, wait_for, wait_until};
 use crate::security::token;
 
-/// A gauge and a counter of a node, or of what is below it.
+/// A gauge and a counter of a node, or of a path below it.
 fn schema(place: &str, group: &str, name: &str, unit: &str, counter: bool) -> Schema {
     let prefix = SensorPath::new(format!("/site/{place}")).unwrap();
     let def = if counter { SensorDef::counter(name, unit, "") } else { SensorDef::gauge(name, unit, "") };
@@ -116,7 +116,7 @@ fn defined_over_http_and_there_like_any_other() {
             ("/site/n2/kilowatts=0.3".to_owned(), "2026-01-31T12:00:09Z".to_owned()),
         ]
     );
-    // As often as the definition says, and from one moment to the next another definition.
+    // At the interval of the definition; a new definition takes effect at once.
     define(&server, "/site/total", "2 * sum(<*/kilowatts>)", "W");
     let total = rows(&server, "pattern=/site/total");
     assert!(total.iter().all(|(_, value)| *value == json!(800.0)) && total.len() == 10, "{total:?}");
@@ -131,7 +131,7 @@ fn defined_over_http_and_there_like_any_other() {
 }
 
 #[test]
-fn what_is_refused_says_where_and_changes_nothing() {
+fn refused_definitions_name_the_place_and_change_nothing() {
     let (server, _agents) = with_power();
     define(&server, "/site/total", "sum(<*/power>)", "W");
     let put = |body: Value| send(&server, "PUT", "/api/v1/virtual", &body, &server.token);
@@ -154,14 +154,14 @@ fn what_is_refused_says_where_and_changes_nothing() {
         assert!(status == 400 && said["error"].as_str().unwrap().contains(part), "{part}: {status} {said}");
     }
     assert_eq!(send(&server, "DELETE", "/api/v1/virtual", &json!(null), &server.token).0, 400);
-    // A check says what would be done, and does not do it.
+    // A check reports the change and does not make it.
     let other = definition("/site/total", "mean(<*/power>)", "kW");
     let (status, said) = send(&server, "POST", "/api/v1/virtual", &other, &server.token);
     assert_eq!((status, &said["changed"]), (200, &json!(["/site/total"])));
     let list = server.get("/api/v1/virtual").json()["virtual"].clone();
     assert_eq!(list.as_array().unwrap().len(), 1);
     assert_eq!((&list[0]["expression"], &list[0]["sensors"]), (&json!("sum(<*/power>)"), &json!(1)));
-    // Together with one that goes, and in the audit log and the history.
+    // Together with a removed definition, and in the audit log and the history.
     let (status, said) =
         put(json!({ "define": [definition("/site/mean", "mean(<*/power>)", "W")], "remove": ["/site/total"] }));
     assert_eq!((status, &said["removed"]), (200, &json!(["/site/total"])), "{said}");
@@ -175,7 +175,7 @@ fn what_is_refused_says_where_and_changes_nothing() {
 }
 
 #[test]
-fn who_may_change_and_who_sees_what() {
+fn permissions_to_change_and_to_see() {
     let (server, [mut agent, _other]) = with_power();
     for (job, user) in [("12", "anna"), ("13", "bert")] {
         let record = JobRecord {

@@ -91,7 +91,7 @@ fn texts(pieces: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn it_finds_what_the_definition_of_matching_finds_in_order_and_in_parts() {
+fn scans_match_the_definition_in_order_and_in_parts() {
     // `!` stands before the slash and `0` behind it: levels that begin alike stand among what is below them.
     let topics = texts(&["a", "/", "!", "0", "$x"]);
     let filters: Vec<String> =
@@ -110,7 +110,7 @@ fn it_finds_what_the_definition_of_matching_finds_in_order_and_in_parts() {
 /// Of 60,000 messages: what is looked at grows with what is found and with the devices that have to be jumped over, not with
 /// everything that is there.
 #[test]
-fn work_follows_what_is_found() {
+fn work_is_proportional_to_matches() {
     let mut all = RetainedMessages::new(WIDE);
     for device in 0..100 {
         for metric in 0..600 {
@@ -181,7 +181,7 @@ fn one_client_cannot_take_the_room_of_others() {
 
 /// Twenty thousand clients, each with some messages, that take them away again: nothing is left, not even room for them.
 #[test]
-fn what_a_burst_of_clients_took_is_given_back() {
+fn memory_of_a_burst_of_clients_is_released() {
     let mut all = RetainedMessages::new(WIDE);
     let topics = || (0..20_000).flat_map(|client| (0..3).map(move |number| (format!("c{client}"), number)));
     for (client, number) in topics() {
@@ -197,7 +197,7 @@ fn what_a_burst_of_clients_took_is_given_back() {
 }
 
 #[test]
-fn schemas_have_room_of_their_own_and_the_oldest_goes() {
+fn schemas_have_a_separate_limit_and_the_oldest_is_dropped() {
     let (mut all, now) = (RetainedMessages::new(ROOM), Instant::now());
     for topic in ["1", "2", "3", "4"] {
         put(&mut all, "a", topic, "x", None).unwrap();
@@ -224,7 +224,7 @@ fn schemas_have_room_of_their_own_and_the_oldest_goes() {
 }
 
 #[test]
-fn what_has_expired_is_found_without_a_look_at_the_others() {
+fn expired_messages_are_found_without_a_scan() {
     let (mut all, now) = (RetainedMessages::new(WIDE), Instant::now());
     for i in 0..3000 {
         put_at(&mut all, "a", &format!("t/{i}"), "x", Some(1 + i % 3), now, None).unwrap();

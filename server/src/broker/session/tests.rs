@@ -99,7 +99,7 @@ fn qos_0_goes_out_though_the_window_is_full_and_else_in_its_place() {
 }
 
 #[test]
-fn what_was_not_acknowledged_is_sent_again_on_the_next_connection_and_only_then() {
+fn unacknowledged_messages_are_resent_on_the_next_connection_only() {
     let mut bench = SessionFixture::new(3);
     for (number, qos) in [(0, 1), (1, 2), (2, 2), (3, 1), (4, 0)] {
         bench.put(number, qos);
@@ -149,7 +149,7 @@ fn queues_are_bounded_in_messages_and_bytes() {
 }
 
 #[test]
-fn what_expires_before_it_is_sent_is_not_sent() {
+fn expired_messages_are_not_sent() {
     let mut bench = SessionFixture::new(1);
     for (number, qos, expiry_s) in [(0, 1, 5), (1, 1, 5), (2, 0, 5), (3, 1, 60)] {
         bench.session.deliver(delivery_of(number, qos, 0, Some(expiry_s), bench.now));
@@ -167,7 +167,7 @@ fn what_expires_before_it_is_sent_is_not_sent() {
 }
 
 #[test]
-fn what_is_too_large_for_the_client_counts_as_acknowledged() {
+fn messages_too_large_for_the_client_count_as_acknowledged() {
     let mut bench = SessionFixture::new(1);
     bench.put(0, 1);
     bench.put(1, 1);

@@ -198,7 +198,7 @@ fn subscriptions_are_bounded_in_number_and_bytes() {
 }
 
 #[test]
-fn whose_identity_counts_no_longer_loses_its_sessions_and_its_wills() {
+fn an_identity_that_is_no_longer_valid_loses_its_sessions_and_wills() {
     let bench = RegistryFixture::new(10);
     let (_, link, ..) = bench.enter("a", false, 60, Some(will(0)));
     let (away, away_link, ..) = bench.enter("b", false, 60, Some(will(30)));

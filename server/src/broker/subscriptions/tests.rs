@@ -163,7 +163,7 @@ fn retained_messages_go_to_new_subscribers_until_they_expire_or_are_taken_away()
 }
 
 #[test]
-fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
+fn a_retained_schema_is_read_from_the_store() {
     let bench = SubscriptionsFixture::new();
     let retain = |topic: &str, schema| {
         let (payload, properties) = (Bytes::from_static(SCHEMA_BYTES), Properties::new());
@@ -189,7 +189,7 @@ fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
 }
 
 #[test]
-fn a_client_gets_all_retained_messages_and_what_comes_later_behind_them() {
+fn a_client_gets_all_retained_messages_before_later_ones() {
     let bench = SubscriptionsFixture::new();
     (0..500).for_each(|i| bench.message(9, &format!("s/{i:03}"), 1, "1", true, None));
     // Ten may wait, and two be unacknowledged; all together have 30 times the bytes that may wait.

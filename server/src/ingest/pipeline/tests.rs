@@ -270,7 +270,7 @@ fn when_everything_waits_for_a_schema_it_is_still_read_up_to_a_bound() {
 }
 
 #[test]
-fn nobody_publishes_as_somebody_else() {
+fn a_client_publishes_only_under_its_own_name() {
     let a = schema("a");
     let foreign = batch_of("n2", &a, 1);
     for (topic, payload, code) in [
@@ -297,7 +297,7 @@ fn nobody_publishes_as_somebody_else() {
 }
 
 #[test]
-fn what_the_store_or_the_schema_check_refuses_is_refused_in_its_turn() {
+fn refusals_of_the_store_and_the_schema_check_come_in_order() {
     let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
@@ -326,7 +326,7 @@ fn other_topics_go_to_subscribers_and_qos_0_is_not_acknowledged() {
 }
 
 #[test]
-fn a_stopped_pipeline_still_acknowledges_what_was_with_the_store() {
+fn a_stopped_pipeline_still_acknowledges_sent_batches() {
     let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
