@@ -9,8 +9,8 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::{Interval, LogLevel};
 
+use super::clock::now;
 use super::params::QueryParams;
-use super::query::now;
 use super::{Api, ApiError};
 use crate::log::FOR;
 

@@ -19,8 +19,8 @@ use wholegrain_api::{
 use wholegrain_model::{Interval, Pattern, Timestamp};
 use wholegrain_store::{Deletion, DeletionReport, RetentionRule, Store, StoreError, SubtreeUsage};
 
+use super::clock::now;
 use super::params::QueryParams;
-use super::query::now;
 use super::read::run_until_abandoned;
 use super::serve::PeerAddress;
 use super::sink::sink;

@@ -12,8 +12,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 
+use super::permission::forbidden;
+use super::routes::route;
 use super::serve::PeerAddress;
-use super::{Api, ApiError, route};
+use super::{Api, ApiError};
 use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::{BadToken, Bearer};
 use crate::access::{BadBearer, Permission, Role, bearer_name, seconds};
@@ -96,13 +98,6 @@ fn in_time(body: Body, is_read: Arc<AtomicBool>) -> Body {
     Body::from_stream(both.scan((), |(), chunk| std::future::ready(chunk)))
 }
 
-/// Writes a manager's change to the audit log.
-pub(super) fn audit_change(api: &Api, bearer: &Bearer, peer: Option<&Extension<PeerAddress>>, what: &str, done: bool) {
-    let outcome = if done { AuditOutcome::Ok } else { AuditOutcome::Refused };
-    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(PeerAddress(address))| address.to_string());
-    api.security.audit.always(AuditEntry::new(AuditEvent::Manage, outcome, &bearer_name(bearer), from, what));
-}
-
 /// Checks whether the request is allowed; `None` for a route that does not exist.
 fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result<Option<Bearer>, Box<Response>> {
     let is_open = permission == Some(Permission::Open) && matches!(*request.method(), Method::GET | Method::HEAD);
@@ -126,31 +121,6 @@ fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result
         return Ok(Some(bearer));
     };
     Err(Box::new(forbidden(api, &bearer, peer, permission).into_response()))
-}
-
-/// Counts and logs a request that the role does not allow.
-fn forbidden(api: &Api, bearer: &Bearer, peer: SocketAddr, permission: Permission) -> ApiError {
-    api.metrics.http_forbidden.inc();
-    let what = format!("{} may not {}", bearer.role, permission.doing());
-    api.security.audit.bounded(AuditEvent::HttpRequest, AuditOutcome::Refused, &bearer_name(bearer), peer, &what);
-    let Bearer { name, role, .. } = bearer;
-    let message = format!(
-        "token {name:?} has role {role}, which may not {}; a token of role {} may",
-        permission.doing(),
-        permission.roles()
-    );
-    ApiError::new(StatusCode::FORBIDDEN, message)
-}
-
-/// Requires more than the route does, for one method.
-pub(super) fn require(
-    api: &Api,
-    bearer: &Bearer,
-    peer: Option<SocketAddr>,
-    permission: Permission,
-) -> Result<(), ApiError> {
-    let peer = peer.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-    if bearer.role.may(permission) { Ok(()) } else { Err(forbidden(api, bearer, peer, permission)) }
 }
 
 /// The response without a permit for the connection, which is closed.

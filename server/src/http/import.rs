@@ -31,8 +31,6 @@ use crate::access::tokens::Bearer;
 
 pub(super) const SHOW: &[&str] = &["id"];
 pub(super) const IMPORT: &[&str] = &["id", "part"];
-/// Parts at a time: one is received while another is written.
-pub(super) const IMPORTS_MAX: usize = 2;
 /// The largest body: a part of [`IMPORT_ROWS_MAX`] readings has 84 MB.
 const BODY_BYTES_MAX: usize = 128 << 20;
 /// How long a client may take to send a body.

@@ -16,12 +16,12 @@ use wholegrain_query::jobs::{Cpus, JobNode, JobScope};
 use wholegrain_query::{CancellableSnapshot, PATTERNS_MAX, SENSORS_MAX};
 use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo};
 
+use super::clock::now;
 use super::job_statistics::begin_with_nodes;
-use super::jobs::only_user;
 use super::params::{JobFilter, QueryParams};
-use super::query::now;
 use super::read::{SensorPages, run_until_abandoned};
 use super::sink::{BodySink, sink};
+use super::visibility::only_user;
 use super::{Api, ApiError, job_scope};
 use crate::access::tokens::Bearer;
 

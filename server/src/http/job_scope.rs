@@ -7,9 +7,9 @@ use wholegrain_model::Timestamp;
 use wholegrain_query::Query;
 use wholegrain_query::jobs::JobScope;
 
-use super::jobs::only_user;
+use super::clock::now;
 use super::params::{self, JobFilter};
-use super::query::now;
+use super::visibility::only_user;
 use super::{Api, ApiError};
 use crate::access::tokens::Bearer;
 

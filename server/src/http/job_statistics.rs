@@ -14,11 +14,12 @@ use wholegrain_query::jobs::statistics::{MetricStatistics, NodeStatistics, Value
 use wholegrain_query::{CancellableSnapshot, SENSORS_MAX};
 use wholegrain_store::{ReadSnapshot, ReadStore, SensorInfo};
 
-use super::jobs::{listed, only_user};
+use super::clock::now;
+use super::jobs::listed;
 use super::params::{JobFilter, QueryParams, check_range};
-use super::query::now;
 use super::read::{SensorPages, run_until_abandoned};
 use super::sink::{BodySink, sink};
+use super::visibility::only_user;
 use super::{Api, ApiError, SENSORS_HEADER, job_scope};
 use crate::access::tokens::Bearer;
 

@@ -12,9 +12,10 @@ use wholegrain_model::text::csv_field;
 use wholegrain_model::{JobRecord, Timestamp};
 use wholegrain_store::{JobFilter, JobRow, JobSearchResult, JobState};
 
+use super::clock::now;
 use super::params::QueryParams;
-use super::query::now;
 use super::sink::{BodySink, sink};
+use super::visibility::only_user;
 use super::{Api, ApiError};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
@@ -25,11 +26,6 @@ pub(super) const JOBS: &[&str] =
 pub(super) const JOB: &[&str] = &["at"];
 /// Default and maximum of rows in a page.
 const LIMIT: (usize, usize) = (100, 10_000);
-
-/// The user whose jobs the bearer may see; `None` for all.
-pub(super) fn only_user(bearer: &Bearer) -> Option<&str> {
-    (bearer.role == Role::User).then_some(bearer.name.as_str())
-}
 
 /// Lists jobs, the newest first.
 pub(super) async fn jobs(

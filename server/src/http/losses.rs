@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use wholegrain_api::{AcknowledgeLosses, LossList, ReadingLoss, UtcTime};
 use wholegrain_store::LossRecord;
 
+use super::clock::now;
 use super::data::{audit, body, on_disk, outcome};
-use super::query::now;
 use super::serve::PeerAddress;
 use super::{Api, ApiError};
 use crate::access::bearer_name;

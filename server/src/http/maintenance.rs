@@ -17,9 +17,10 @@ use wholegrain_model::Timestamp;
 use wholegrain_store::verify::{FileKind, FileReport, verify_watched};
 use wholegrain_store::{Store, StoreError};
 
+use super::clock::now;
 use super::data::{audit, is_try};
+use super::maintenance_tasks::MaintenanceTask;
 use super::params::QueryParams;
-use super::query::now;
 use super::serve::PeerAddress;
 use super::{Api, ApiError};
 use crate::access::audit::AuditOutcome;
@@ -29,68 +30,6 @@ use crate::access::tokens::Bearer;
 pub(super) const REPAIR: &[&str] = &["try"];
 /// The most files in a result.
 const NAMED_MAX: usize = 1_000;
-
-/// The latest task of each kind.
-#[derive(Default)]
-pub(crate) struct MaintenanceTasks {
-    latest: Mutex<[Option<Arc<MaintenanceTask>>; 3]>,
-}
-
-struct MaintenanceTask {
-    kind: MaintenanceKind,
-    dry_run: bool,
-    begun: Timestamp,
-    by: String,
-    done: AtomicU64,
-    total: AtomicU64,
-    ending: AtomicBool,
-    ended: Mutex<Option<(Timestamp, Result<MaintenanceResult, String>)>>,
-}
-
-impl MaintenanceTask {
-    fn is_running(&self) -> bool {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-
-    fn status(&self) -> MaintenanceStatus {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (ended, result) = ended.unzip();
-        let (result, error) = match result {
-            None => (None, None),
-            Some(Ok(result)) => (Some(result), None),
-            Some(Err(error)) => (None, Some(error)),
-        };
-        MaintenanceStatus {
-            kind: self.kind,
-            dry_run: self.dry_run,
-            begun: self.begun.into(),
-            by: self.by.clone(),
-            running: ended.is_none(),
-            done: self.done.load(Relaxed),
-            total: self.total.load(Relaxed),
-            ended: ended.map(Into::into),
-            result,
-            error,
-        }
-    }
-}
-
-impl MaintenanceTasks {
-    fn latest(&self, kind: MaintenanceKind) -> Option<Arc<MaintenanceTask>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone()
-    }
-
-    /// Registers the task unless another one is running.
-    fn begin(&self, task: Arc<MaintenanceTask>) -> Result<(), String> {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(other) = latest.iter().flatten().find(|other| other.is_running()) {
-            return Err(format!("{} is going on since {}, begun by {}", other.kind.name(), other.begun, other.by));
-        }
-        let kind = task.kind;
-        latest[kind as usize] = Some(task);
-        Ok(())
-    }
-}
 
 fn kind(uri: &Uri) -> Result<MaintenanceKind, ApiError> {
     let kind = MaintenanceKind::ALL.into_iter().find(|kind| kind.path() == uri.path());

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use wholegrain_api::NameList;
 use wholegrain_query::names::NameSearch;
 
-use super::jobs::only_user;
 use super::params::{NAMES, QueryParams};
+use super::visibility::only_user;
 use super::{Api, ApiError, read};
 use crate::access::tokens::Bearer;
 

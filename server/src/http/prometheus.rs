@@ -11,10 +11,10 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_store::{ReadSnapshot, ReadStore, ScanRequest, SensorInfo, SensorRange, SnapshotReader, StoreError};
 
-use super::jobs::only_user;
-use super::query::now;
+use super::clock::now;
 use super::read::{SensorPages, run_until_abandoned};
 use super::sink::{BodySink, sink};
+use super::visibility::only_user;
 use super::{Api, ApiError};
 use crate::access::tokens::Bearer;
 use crate::prometheus::hints::NeededTimes;
@@ -28,8 +28,6 @@ use crate::prometheus::xor;
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// How long a client may take to send a request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
-/// Responses assembled in memory at a time; others wait.
-pub(super) const IN_MEMORY_MAX: usize = 4;
 /// The header of the protocol's version.
 const VERSION_HEADER: &str = "x-prometheus-remote-read-version";
 /// The function hint if series are listed without samples.

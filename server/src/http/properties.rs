@@ -18,14 +18,14 @@ use wholegrain_store::{
     Property, PropertyOrigins, PropertySetting, RetentionRule, RuleInForce, SensorSetting, Store, StoreError,
 };
 
-use super::guard::{audit_change, require};
-use super::jobs::only_user;
+use super::clock::now;
 use super::params::QueryParams;
-use super::query::now;
+use super::permission::{audit_change, require};
 use super::read::{limits, page, run_until_abandoned};
 use super::serve::PeerAddress;
 use super::sink::BodySink;
 use super::visibility::UserVisibility;
+use super::visibility::only_user;
 use super::{Api, ApiError};
 use crate::access::Permission;
 use crate::access::tokens::Bearer;

@@ -15,19 +15,14 @@ use wholegrain_query::jobs::JobScope;
 use wholegrain_query::{Query, QueryError, QueryResult, SENSORS_MAX};
 use wholegrain_store::SensorInfo;
 
+use super::clock::now;
 use super::format::{ResponseFormat, RowWriter};
-use super::jobs::only_user;
 use super::params;
 use super::read::SensorPages;
 use super::sink::{BodySink, ResponseWriter, sink};
+use super::visibility::only_user;
 use super::{Api, ApiError, EVERY_HEADER, NOTE_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 use crate::access::tokens::Bearer;
-
-/// The current time, ns since the Unix epoch.
-pub(super) fn now() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
-}
 
 pub(super) async fn query(
     State(api): State<Arc<Api>>,

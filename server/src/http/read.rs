@@ -17,9 +17,9 @@ use wholegrain_query::jobs::JobScope;
 use wholegrain_store::SensorInfo;
 
 use super::format::{json_text, json_value, scaled};
-use super::jobs::only_user;
 use super::params::{self, QueryParams};
 use super::sink::{BodySink, sink};
+use super::visibility::only_user;
 use super::{Api, ApiError, NEXT_HEADER, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
 use crate::metrics::Metrics;
@@ -27,9 +27,6 @@ use crate::token_permits::TokenPermit;
 
 /// Default and maximum of sensors in a page.
 const LIMIT: (usize, usize) = (10_000, 100_000);
-/// Concurrent long lists of all tokens; then those of one token, waiting ones included.
-pub(super) const LISTS_MAX: usize = 8;
-pub(super) const LISTS_PER_TOKEN_MAX: usize = 6;
 /// How long a list waits for its permit.
 const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 

@@ -19,13 +19,13 @@ use wholegrain_query::virtuals::{
 };
 use wholegrain_store::registry::RegistryEntry;
 
-use super::guard::require;
-use super::jobs::only_user;
+use super::clock::now;
 use super::params::QueryParams;
-use super::query::now;
+use super::permission::require;
 use super::read::run_until_abandoned;
 use super::serve::PeerAddress;
 use super::visibility::UserVisibility;
+use super::visibility::only_user;
 use super::{Api, ApiError};
 use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::Bearer;

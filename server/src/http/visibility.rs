@@ -8,11 +8,18 @@ use std::collections::HashMap;
 use wholegrain_model::Pattern;
 
 use super::Api;
+use crate::access::Role;
+use crate::access::tokens::Bearer;
 
 /// The level above job ids.
 const JOB: &str = "job";
 /// Sensors of a pattern that are examined at a time.
 const AT_ONCE: usize = 1024;
+
+/// The user whose jobs the bearer may see; `None` for all.
+pub(super) fn only_user(bearer: &Bearer) -> Option<&str> {
+    (bearer.role == Role::User).then_some(bearer.name.as_str())
+}
 
 /// What one user may see. Caches results, because lists repeat patterns.
 pub(super) struct UserVisibility<'a> {

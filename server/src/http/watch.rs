@@ -16,9 +16,9 @@ use wholegrain_transport::payload;
 
 use super::compression::NO_TRANSFORM;
 use super::format::{accepted, json_text, reading, scaled};
-use super::jobs::only_user;
 use super::params::{self, QueryParams};
 use super::read::SensorPages;
+use super::visibility::only_user;
 use super::watch_computed::ComputedWatch;
 use super::{Api, ApiError, SENSORS_HEADER};
 use crate::access::Role;

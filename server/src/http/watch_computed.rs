@@ -14,8 +14,8 @@ use wholegrain_model::Pattern;
 use wholegrain_query::Space;
 use wholegrain_store::{ReadSnapshot, ReadStore, ScanRequest, SensorInfo, SensorRange, StoreError};
 
+use super::clock::now;
 use super::format::{json_text, reading};
-use super::query::now;
 use super::read::RequestGuard;
 
 /// The interval of computations.

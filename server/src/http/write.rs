@@ -28,13 +28,7 @@ use crate::interop::{Interop, now_ns, text};
 
 /// How long a client may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
-/// The most writes at a time. Others wait, up to a limit, and then get a 503.
-pub(crate) const WRITES_MAX: usize = 16;
 const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
-/// The most writes of one token, including those that wait.
-pub(crate) const WRITES_PER_TOKEN_MAX: usize = 64;
-/// The most memory for bodies of one token, as a number of largest bodies.
-pub(crate) const BODIES_PER_TOKEN_MAX: usize = 4;
 /// The most invalid lines that a response lists.
 const NAMED_LINES_MAX: usize = 100;
 /// The most fields of one request.
