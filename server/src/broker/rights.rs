@@ -52,7 +52,7 @@ impl ClientRights {
 }
 
 impl SenderRights for ClientRights {
-    fn name(&self) -> &str {
+    fn sender(&self) -> &str {
         &self.name
     }
 
@@ -62,12 +62,12 @@ impl SenderRights for ClientRights {
 
     fn may_write(&self, schema: &Schema) -> Result<(), String> {
         let access = &self.broker.security.access;
-        access.claim(self.name(), schema.prefix())?;
-        access.may_write(self.name(), schema)
+        access.claim(self.sender(), schema.prefix())?;
+        access.may_write(self.sender(), schema)
     }
 
     fn register(&self, payload: &Bytes) -> Result<Schema, SchemaRegisterError> {
-        let identity = self.name();
+        let identity = self.sender();
         // A known schema is not decoded again: its names would be in memory twice for a while.
         let known = self.broker.store.schema(&SchemaHash::of(payload));
         let new = known.is_none();
@@ -92,7 +92,7 @@ impl SenderRights for ClientRights {
     }
 
     fn check_job(&self, record: &mut JobRecord, bytes: usize) -> Result<(), (ReasonCode, String)> {
-        let identity = self.name();
+        let identity = self.sender();
         // The store refuses an invalid path with its own message.
         if let Ok(prefix) = SensorPath::new(record.prefix.as_str()) {
             let denied = |why| (ReasonCode::NOT_AUTHORIZED, why);

@@ -22,6 +22,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, Kind, SensorPath, ValueType};
 use wholegrain_query::{KINDS_KEY, UNIT_KEY, UNITS_KEY};
 use wholegrain_store::{IMPORT_ROWS_MAX, ImportSeries, SchemalessSensor, StoreError};
 
+use super::api::IMPORTS_MAX;
 use super::params::QueryParams;
 use super::serve::PeerAddress;
 use super::{Api, ApiError};

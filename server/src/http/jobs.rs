@@ -17,7 +17,6 @@ use super::params::QueryParams;
 use super::sink::{BodySink, sink};
 use super::visibility::only_user;
 use super::{Api, ApiError};
-use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::jobs::add_to_summary;
 

@@ -10,10 +10,9 @@ use axum::extract::{Extension, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use wholegrain_api::{
-    CheckedFile, CheckedFileCount, CompactResult, MaintenanceKind, MaintenanceResult, MaintenanceStatus, RepairResult,
-    RepairedFile, VerifyResult,
+    CheckedFile, CheckedFileCount, CompactResult, MaintenanceKind, MaintenanceResult, RepairResult, RepairedFile,
+    VerifyResult,
 };
-use wholegrain_model::Timestamp;
 use wholegrain_store::verify::{FileKind, FileReport, verify_watched};
 use wholegrain_store::{Store, StoreError};
 

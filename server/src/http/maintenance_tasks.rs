@@ -12,7 +12,7 @@ pub(crate) struct MaintenanceTasks {
     latest: Mutex<[Option<Arc<MaintenanceTask>>; 3]>,
 }
 
-pub(super) struct MaintenanceTask {
+pub(crate) struct MaintenanceTask {
     pub kind: MaintenanceKind,
     pub dry_run: bool,
     pub begun: Timestamp,

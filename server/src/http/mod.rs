@@ -48,7 +48,7 @@ use axum::http::StatusCode;
 pub(crate) use api::Api;
 pub use api::{EVERY_HEADER, NEXT_HEADER, NOTE_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 pub(crate) use error::ApiError;
-pub(crate) use routes::{RoutePermissions, routes};
+pub(crate) use routes::routes;
 pub(crate) use serve::{HttpFrontend, accept};
 
 /// The routes with access checks, error responses and counters.

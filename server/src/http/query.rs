@@ -10,7 +10,7 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
-use wholegrain_model::{Interval, Timestamp};
+use wholegrain_model::Interval;
 use wholegrain_query::jobs::JobScope;
 use wholegrain_query::{Query, QueryError, QueryResult, SENSORS_MAX};
 use wholegrain_store::SensorInfo;
@@ -192,7 +192,7 @@ fn answer<W: ResponseWriter>(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, ValueType};
+    use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, Timestamp, ValueType};
     use wholegrain_query::{Across, Agg};
     use wholegrain_store::{
         Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,

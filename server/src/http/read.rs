@@ -43,7 +43,7 @@ pub(super) async fn sensors(
 ) -> Result<Response, ApiError> {
     let params = QueryParams::of(&uri, params::SENSORS)?;
     let mut patterns = params.patterns()?;
-    let job = super::job_scope::find(&api, &bearer, params::of_job(&params, super::query::now())?.as_ref()).await?;
+    let job = super::job_scope::find(&api, &bearer, params::of_job(&params, super::clock::now())?.as_ref()).await?;
     if patterns.is_empty() {
         patterns.push(Pattern::new("/**").map_err(|error| ApiError::internal(error.to_string()))?);
     }

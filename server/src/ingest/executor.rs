@@ -47,7 +47,7 @@ pub(crate) struct ForwardedPublish {
 /// The permissions and quotas of one sender. Threads of the runtime use them too.
 pub(crate) trait SenderRights: Send + Sync + 'static {
     /// The name for which quotas count what it sends.
-    fn name(&self) -> &str;
+    fn sender(&self) -> &str;
 
     fn may_publish(&self, topic: &str) -> Result<(), String>;
 
@@ -127,7 +127,7 @@ impl Ingest {
             PublishEffect::AppendReadings { ticket, readings } => {
                 let send = connection.events();
                 let done = Box::new(move |result| send(StoreEvent::Appended(ticket, result)));
-                self.store.append_readings(connection.rights().name(), readings, done);
+                self.store.append_readings(connection.rights().sender(), readings, done);
             }
             PublishEffect::PutJob { ticket, mut record, bytes } => {
                 let send = connection.events();
@@ -142,7 +142,7 @@ impl Ingest {
             PublishEffect::Name { ticket, names } => {
                 let (rights, send, interop) = (connection.rights(), connection.events(), self.interop.clone());
                 tokio::task::spawn_blocking(move || {
-                    let result = find_names(&interop, rights.name(), &names, |topic| rights.may_publish(topic));
+                    let result = find_names(&interop, rights.sender(), &names, |topic| rights.may_publish(topic));
                     send(StoreEvent::Named(ticket, names, result));
                 });
             }

@@ -30,7 +30,7 @@ impl RemoteRights {
 }
 
 impl SenderRights for RemoteRights {
-    fn name(&self) -> &str {
+    fn sender(&self) -> &str {
         &self.config.client_id
     }
 

@@ -10,7 +10,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{RoutePermissions, routes};
+use super::routes::{RoutePermissions, routes};
 use crate::access::{Permission, Role};
 use operations::operations;
 
