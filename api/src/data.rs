@@ -69,7 +69,7 @@ pub struct DeletedReadings {
     pub sensors: u64,
     /// As stored: a reading that is in two files counts twice.
     pub readings: u64,
-    /// Approximately.
+    /// The approximate size in memory.
     pub bytes: u64,
     /// Windows of tiers whose readings are gone already.
     pub windows: u64,
@@ -113,12 +113,12 @@ pub struct StoreCounts {
     pub schemas: u64,
     pub blocks: u64,
     pub block_bytes: u64,
-    /// Readings in blocks.
+    /// The number of readings in blocks.
     pub readings: u64,
     pub tiers: u64,
     pub tier_bytes: u64,
     pub journal_bytes: u64,
-    /// Allocations of jobs.
+    /// The number of recorded job allocations.
     pub jobs: u64,
     /// Blocks that cannot be read.
     pub damaged: u64,

@@ -29,7 +29,7 @@ pub struct JobEnergyResult {
     pub share: String,
     /// The same in a sentence.
     pub rule: String,
-    /// How gaps count.
+    /// How gaps count in the energy.
     pub gaps: String,
     pub warnings: Vec<String>,
 }

@@ -223,7 +223,7 @@ pub struct NodeResponses {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeResponse {
-    /// The agent's name.
+    /// The agent's name, which is its client id.
     pub node: String,
     /// The agent's response, as its control socket gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

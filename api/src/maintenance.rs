@@ -44,9 +44,9 @@ pub struct MaintenanceStatus {
     pub begun: UtcTime,
     pub by: String,
     pub running: bool,
-    /// Bytes processed.
+    /// The bytes processed so far.
     pub done: u64,
-    /// Bytes to process.
+    /// The number of bytes to process.
     pub total: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UtcTime>,

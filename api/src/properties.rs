@@ -126,7 +126,7 @@ pub struct SetProperties<T = SetPropertiesOf> {
 #[serde(deny_unknown_fields)]
 pub struct SetPropertiesOf {
     pub pattern: String,
-    /// A UCUM code.
+    /// The unit as a UCUM code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// The factor of raw values; not 0.

@@ -1,6 +1,6 @@
 //! Schemas of types that come from elsewhere.
 
-/// `wholegrain_model::Kind`.
+/// The schema of `wholegrain_model::Kind`.
 #[derive(schemars::JsonSchema)]
 #[schemars(rename = "Kind", inline, rename_all = "lowercase")]
 #[allow(dead_code)]
@@ -9,7 +9,7 @@ pub enum KindName {
     Counter,
 }
 
-/// `wholegrain_model::ValueType`.
+/// The schema of `wholegrain_model::ValueType`.
 #[derive(schemars::JsonSchema)]
 #[schemars(rename = "ValueType", inline, rename_all = "lowercase")]
 #[allow(dead_code)]

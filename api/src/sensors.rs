@@ -23,7 +23,7 @@ pub struct SensorPage<'a> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sensor<'a> {
     pub path: Cow<'a, str>,
-    /// A UCUM code.
+    /// The unit as a UCUM code.
     pub unit: Cow<'a, str>,
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::KindName"))]
     pub kind: Kind,
@@ -40,7 +40,7 @@ pub struct Sensor<'a> {
     pub agent: Cow<'a, str>,
 }
 
-/// Names of sensors.
+/// Names of sensors, sorted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NameList {

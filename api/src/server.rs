@@ -17,7 +17,7 @@ pub struct ErrorResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerStatus {
-    /// `ok`.
+    /// Always `ok`; a server that is not ready answers with an error.
     pub status: String,
 }
 
@@ -27,13 +27,13 @@ pub struct ServerStatus {
 pub struct HealthResponse {
     pub name: String,
     pub message: String,
-    /// `pass` or `fail`.
+    /// The state: `pass` or `fail`.
     pub status: String,
-    /// Empty.
+    /// Always empty; InfluxDB clients expect the field.
     pub checks: Vec<Value>,
 }
 
-/// The log level.
+/// The log level, and until when it applies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogState {

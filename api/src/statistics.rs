@@ -15,7 +15,7 @@ pub struct JobStatistics {
     pub to: UtcTime,
     pub nodes: Vec<NodeMetric<'static>>,
     pub metrics: Vec<MetricOverNodes>,
-    /// What is missing.
+    /// What is missing from these statistics.
     pub warnings: Vec<String>,
 }
 

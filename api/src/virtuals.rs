@@ -15,7 +15,7 @@ pub struct VirtualDefinition {
     /// With wildcards it is a template: it makes one sensor for each place where all its relative references exist.
     pub path: String,
     pub expression: String,
-    /// A UCUM code.
+    /// The unit as a UCUM code.
     pub unit: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,

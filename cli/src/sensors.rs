@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn written(write: impl Fn(&[Sensor<'_>], &mut Vec<u8>) -> io::Result<()>) -> String {
-        let sensors = [sensor("/n1/mem/Free", "By"), sensor("/n1/mem/Used", "By"), sensor("/n1/up", "s")];
+        let sensors = [sensor("/n1/mem/Free", "By"), sensor("/n1/mem/Swap", "By"), sensor("/n1/up", "s")];
         let mut out = Vec::new();
         write(&sensors, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -204,7 +204,7 @@ mod tests {
         let expected = "\
 SENSOR        UNIT  KIND   INTERVAL  LAST SEEN
 /n1/mem/Free  By    gauge        1s  5s ago
-/n1/mem/Used  By    gauge        1s  5s ago
+/n1/mem/Swap  By    gauge        1s  5s ago
 /n1/up        s     gauge        1s  5s ago
 ";
         assert_eq!(written(|sensors, out| table(sensors, now).write(Style::PLAIN, out)), expected);
@@ -212,7 +212,7 @@ SENSOR        UNIT  KIND   INTERVAL  LAST SEEN
 /n1/
   mem/
     Free  [By] gauge every 1s, 5s ago
-    Used  [By] gauge every 1s, 5s ago
+    Swap  [By] gauge every 1s, 5s ago
   up  [s] gauge every 1s, 5s ago
 ";
         assert_eq!(written(|sensors, out| tree(sensors, now, Style::PLAIN, out)), expected);

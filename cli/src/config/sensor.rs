@@ -18,8 +18,8 @@ use crate::notation::{LENGTHS, PATTERNS};
 const FOREVER: &str = "forever";
 
 const NOTES: &str = "\
-What is set holds for all sensors that the pattern chooses, also those that come later, and for all their readings, also past ones: \
-readings are kept raw, and unit and scale are applied when they are read. Of several settings that choose a sensor the latest counts, \
+Properties apply to all sensors that match the pattern, also to later ones, and to all their readings, also past ones: \
+readings are stored raw, and unit and scale are applied when they are read. If several patterns match a sensor, the latest setting counts, \
 property by property. Units are UCUM codes: W, kW.h, By, MiBy/s, Cel, %, 1; see docs/units.md.";
 
 const EXAMPLES: &str = "\

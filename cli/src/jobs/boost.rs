@@ -20,7 +20,7 @@ use crate::socket::encoded;
 #[derive(Args)]
 #[command(after_help = "\
 Patterns are matched against metric names below the job, such as cpu/usage, memory/anon or perf/instructions; `wholegrain jobs \
-rules ID` lists them. What a user may ask for is bounded by [jobs.limits] of each agent.
+rules ID` lists them. [jobs.limits] of each agent limits the requests of users.
 
 Examples:
   wholegrain jobs boost 4711 --metrics 'perf/*' --every 1ms --for 10m

@@ -16,8 +16,8 @@ use crate::output::{print, print_json, values};
 use crate::socket::encoded;
 
 const EXAMPLES: &str = "\
-Energy is of the covered time only: nothing is put in place of what was not measured. What is a job's of a node that other jobs were on too is \
-said by --share and in the answer.
+Energy covers the measured time only; gaps are not estimated. If several jobs ran on a node, --share decides which part of its energy \
+belongs to this job; the response says so too.
 
 Examples:
   wholegrain jobs energy 4711

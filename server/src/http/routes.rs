@@ -38,7 +38,7 @@ impl RoutePermissions {
     }
 }
 
-/// Every route.
+/// All routes, each with its permissions and its handlers.
 pub(crate) fn routes() -> Vec<Route> {
     use Permission::{Manage, Open, Read, Status, Steer, Write};
     vec![

@@ -25,13 +25,13 @@ use records::JobRecords;
 use report::{JobNodeUsage, JobReport, SensorGroupQuality};
 
 const EXAMPLES: &str = "\
-What is shown of sensors is of the job's time and comes from what is stored: COVERED compares the values that are there with \
-those that the present interval would have given, of each sensor at most all of them. Where the interval was another for a while, as \
-after `jobs boost`, it does not say how much is missing. A value that is missing was not read, could not be read, or has not arrived yet.
+Sensors are shown for the time of the job, from stored readings. COVERED compares the number of stored values with the number that the \
+current interval would have given, at most 100 % for each sensor. If the interval changed for a while, as after `jobs boost`, COVERED does not \
+say how much is missing. A missing value was not read, could not be read, or has not arrived yet.
 
 Examples:
   wholegrain jobs show 4711
-  wholegrain jobs show 4711 --at 2026-01-31       of several jobs of this id the one of that time
+  wholegrain jobs show 4711 --at 2026-01-31       the job with this id at that time
   wholegrain jobs show 4711 --format json | jq .node_statistics";
 
 /// Show one job: where, when, how long, what it used on each node, its sensors and how complete they are
