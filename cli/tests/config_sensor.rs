@@ -144,7 +144,7 @@ fn properties_are_set_shown_imported_and_taken_back() {
     // What makes no sense.
     assert!(says(&["set", "/x"], 2).1.contains("nothing to set"));
     assert!(says(&["set", "/x", "--unit", "°C"], 2).1.contains("did you mean `Cel`?"));
-    assert!(says(&["set", "/x", "--scale", "0"], 2).1.contains("finite and not 0"));
+    assert!(says(&["set", "/x", "--scale", "0"], 2).1.contains("finite number other than 0"));
     imports(&server, &power, &inlet);
 }
 

@@ -19,17 +19,17 @@ pub enum Agg {
     /// The arithmetic mean of the values, each weighing the same however long it holds.
     #[serde(rename = "sample_mean")]
     SampleMean,
-    /// The least.
+    /// The lowest of the values.
     Min,
-    /// The greatest.
+    /// The highest of the values.
     Max,
-    /// Their sum.
+    /// The sum of the values.
     Sum,
-    /// How many there are, gaps not counted.
+    /// The number of values, without gaps.
     Count,
-    /// The latest.
+    /// The latest of the values.
     Last,
-    /// The earliest.
+    /// The earliest of the values.
     First,
 }
 

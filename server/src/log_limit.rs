@@ -8,7 +8,7 @@ pub const LINES_MAX: u32 = 20;
 /// Lines about a store that cannot write: all clients have the same problem.
 pub const TROUBLE_MAX: u32 = 2;
 /// Lines about clients that connect and disconnect in one [`WINDOW`].
-pub const VISITS_MAX: u32 = 200;
+pub const CONNECTIONS_MAX: u32 = 200;
 pub const WINDOW: Duration = Duration::from_secs(10);
 
 /// The most characters of a client's text, such as a topic or an identifier, in one line.

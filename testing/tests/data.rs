@@ -278,6 +278,6 @@ fn maintenance_on_a_full_disk_is_complete_or_refused() {
     wait_until("there is room again", || deleted || site.run(&deletion).status.success());
     assert_eq!(count(&site, "/h/d/**"), SAMPLES as usize);
     ends_with(&site, &["config", "compact"], 0, &[]);
-    ends_with(&site, &["config", "backup", kept.to_str().unwrap()], 0, &["everything of before"]);
+    ends_with(&site, &["config", "backup", kept.to_str().unwrap()], 0, &["all readings before "]);
     assert!(server.stop().success());
 }

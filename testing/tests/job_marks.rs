@@ -313,8 +313,8 @@ fn access_to_values_and_marks_depends_on_the_owner() {
         assert!(out.contains("/lab/n1/job/1/app/v00 ") && out.contains(" 1.0 By") && !out.contains("/job/2/"), "{out}");
     }
     let refused: &[(Option<&Path>, u32, &[&str], &str)] = &[
-        (Some(&first), OWNER, &["newest", "/lab/n1/job/2/app/v00"], "is no sensor of a running job of yours"),
-        (Some(&first), OWNER, &["newest", "/lab/n1/agent/cpu"], "is no sensor of a running job of yours"),
+        (Some(&first), OWNER, &["newest", "/lab/n1/job/2/app/v00"], "is not a sensor of a running job of yours"),
+        (Some(&first), OWNER, &["newest", "/lab/n1/agent/cpu"], "is not a sensor of a running job of yours"),
         (Some(&first), OWNER, &["newest", "/lab/n1/job/2/**"], "no sensor of a running job of yours matches"),
         (Some(&first), OWNER, &["--job", "2", "begin", "x"], "no job \"2\" of yours runs here"),
         (Some(&first), OTHER, &["begin", "x"], "is in job 1, which is not yours"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use wholegrain_api::{NodeResponse, NodeResponses, paths};
 use wholegrain_model::Interval;
 
-use super::common::JobsFormat;
+use super::job_fields::JobsFormat;
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
 use crate::failure::Failure;

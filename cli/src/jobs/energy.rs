@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use wholegrain_api::{JobEnergy, JobEnergyTotal, paths};
 
-use super::common::{JobsFormat, at_parameter};
+use super::job_fields::{JobsFormat, at_parameter};
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};

@@ -6,7 +6,7 @@ use clap::Args;
 use wholegrain_api::{JobPage, ListedJob, paths};
 use wholegrain_model::Timestamp;
 
-use super::common::{length, owner};
+use super::job_fields::{length, owner};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::output::table::Table;

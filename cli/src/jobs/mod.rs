@@ -1,8 +1,8 @@
 //! `wholegrain jobs`: lists jobs, and shows and changes one. A file for each subcommand.
 
 mod boost;
-mod common;
 mod energy;
+mod job_fields;
 mod list;
 mod show;
 mod stats;

@@ -7,7 +7,7 @@ use clap::Args;
 use wholegrain_api::{JobStatistics, paths};
 use wholegrain_model::Pattern;
 
-use super::common::at_parameter;
+use super::job_fields::at_parameter;
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};

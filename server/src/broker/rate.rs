@@ -136,7 +136,7 @@ impl TotalLookupRate {
 mod tests {
     use super::*;
 
-    fn fruitless(work: usize) -> ScanResult {
+    fn empty_scan(work: usize) -> ScanResult {
         ScanResult { work, ..ScanResult::default() }
     }
 
@@ -146,21 +146,21 @@ mod tests {
         let (start, all_start) = (Instant::now(), Instant::now());
         let all = TotalLookupRate::new(NonZeroUsize::new(4).unwrap(), all_start);
         for _ in 0..900 {
-            assert_eq!(RetainedLookupRate::new(start).record_lookup(&fruitless(1200), &all, start), None);
+            assert_eq!(RetainedLookupRate::new(start).record_lookup(&empty_scan(1200), &all, start), None);
         }
         let mut one = RetainedLookupRate::new(start);
-        assert!((0..400).all(|_| one.record_lookup(&fruitless(1000), &all, start).is_none()));
-        assert_eq!(one.record_lookup(&fruitless(1000), &all, start), Some(start + Duration::from_micros(2500)));
+        assert!((0..400).all(|_| one.record_lookup(&empty_scan(1000), &all, start).is_none()));
+        assert_eq!(one.record_lookup(&empty_scan(1000), &all, start), Some(start + Duration::from_micros(2500)));
         // From then on at its rate.
         let mut now = start;
         for _ in 0..400 {
-            now = one.record_lookup(&fruitless(1000), &all, now).unwrap();
+            now = one.record_lookup(&empty_scan(1000), &all, now).unwrap();
         }
         assert_eq!((now - start).as_millis(), 1002);
         let mut others: Vec<RetainedLookupRate> = (0..100).map(|_| RetainedLookupRate::new(now)).collect();
         let mut until: Vec<Instant> = Vec::new();
         for other in &mut others {
-            until.extend((0..400).filter_map(|_| other.record_lookup(&fruitless(1000), &all, now)));
+            until.extend((0..400).filter_map(|_| other.record_lookup(&empty_scan(1000), &all, now)));
         }
         assert!(until.is_sorted() && until.len() > 35_000, "{}", until.len());
         assert_eq!((*until.last().unwrap() - now).as_secs(), 9);

@@ -87,7 +87,7 @@ impl RetainedReplays {
     }
 
     /// The next step for the connected client.
-    pub fn turn(&self, session: &Session) -> SendStep {
+    pub fn next_step(&self, session: &Session) -> SendStep {
         let Some(first) = self.waiting.front().filter(|_| !session.sends_again()) else { return SendStep::Queue };
         let Some(kept) = self.found.front() else { return SendStep::LookUp(first.filter.clone(), first.after.clone()) };
         let qos = kept.qos().min(first.options.qos);

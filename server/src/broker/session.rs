@@ -405,7 +405,8 @@ impl Session {
     pub fn groups(&self) -> Vec<Arc<str>> {
         let mut groups: Vec<Arc<str>> = Vec::new();
         let waiting = self.queued.iter().map(|(_, delivery)| delivery);
-        let flying = self.in_flight.iter().filter_map(|flight| flight.delivery.as_ref()).filter(|d| movable(d));
+        let flying =
+            self.in_flight.iter().filter_map(|flight| flight.delivery.as_ref()).filter(|d| may_change_member(d));
         for group in waiting.chain(flying).filter_map(|delivery| delivery.group.as_ref()) {
             if !groups.contains(group) {
                 groups.push(group.clone());
@@ -423,7 +424,7 @@ impl Session {
         let mut at = 0;
         while at < self.in_flight.len() {
             match &self.in_flight[at].delivery {
-                Some(delivery) if movable(delivery) && is_one(delivery) => {
+                Some(delivery) if may_change_member(delivery) && is_one(delivery) => {
                     out.push(delivery.clone());
                     self.end(at);
                 }
@@ -444,7 +445,7 @@ impl Session {
 }
 
 /// Whether an unacknowledged message may go to another member of its shared subscription.
-fn movable(delivery: &Delivery) -> bool {
+fn may_change_member(delivery: &Delivery) -> bool {
     delivery.qos == QoS::AtLeastOnce
 }
 

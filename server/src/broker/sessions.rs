@@ -108,7 +108,7 @@ pub struct SessionState {
     /// How long it is kept after the connection.
     expiry: Duration,
     /// While the client is disconnected: when the session ends, and its key in the registry's order of deadlines.
-    away: Option<Disconnected>,
+    disconnected: Option<Disconnected>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +126,7 @@ impl SessionHandle {
 
     fn of(owner: Arc<SessionOwner>, number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
         let session = Session::new(bounds);
-        let (link, will, away) = (None, None, None);
+        let (link, will, disconnected) = (None, None, None);
         let held = SessionState {
             owner,
             session,
@@ -138,7 +138,7 @@ impl SessionHandle {
             link,
             will,
             expiry: Duration::ZERO,
-            away,
+            disconnected,
         };
         Self { number, key, held: Mutex::new(held) }
     }
@@ -245,17 +245,17 @@ impl SessionState {
     }
 
     /// The next step: retained messages first, unless the queue is crowded.
-    pub fn turn(&self) -> SendStep {
+    pub fn next_step(&self) -> SendStep {
         match &self.replays {
-            Some(replays) if !self.session.is_crowded() => replays.turn(&self.session),
+            Some(replays) if !self.session.is_crowded() => replays.next_step(&self.session),
             _ => SendStep::Queue,
         }
     }
 
     /// The next step if nothing in the queue may be sent.
-    pub fn turn_when_stuck(&self) -> SendStep {
+    pub fn next_step_when_blocked(&self) -> SendStep {
         match &self.replays {
-            Some(replays) if self.session.is_crowded() => replays.turn(&self.session),
+            Some(replays) if self.session.is_crowded() => replays.next_step(&self.session),
             _ => SendStep::Queue,
         }
     }
@@ -415,8 +415,8 @@ impl Sessions {
         let mut resumed = None;
         if let Some(old) = inner.by_key.get(&key).cloned() {
             let mut held = old.lock();
-            if let Some(away) = held.away.take() {
-                inner.take_due((away.due, old.number));
+            if let Some(disconnected) = held.disconnected.take() {
+                inner.take_due((disconnected.due, old.number));
             }
             let was_here = held.link.take();
             if let Some(link) = &was_here {
@@ -471,8 +471,8 @@ impl Sessions {
         for key in keys {
             let Some(handle) = inner.by_key.get(&key).cloned() else { continue };
             let mut held = handle.lock();
-            if let Some(away) = held.away.take() {
-                inner.take_due((away.due, handle.number));
+            if let Some(disconnected) = held.disconnected.take() {
+                inner.take_due((disconnected.due, handle.number));
             }
             inner.remove(&key);
             if let Some(link) = held.link.take() {
@@ -516,7 +516,7 @@ impl Sessions {
             let will = if delay == Some(Duration::ZERO) { held.will.take() } else { None };
             let will_at = delay.filter(|delay| !delay.is_zero()).map(|delay| now + delay);
             let due = will_at.unwrap_or(ends_at);
-            held.away = Some(Disconnected { ends_at, due });
+            held.disconnected = Some(Disconnected { ends_at, due });
             let groups = held.session.groups();
             drop(held);
             leftovers.push(SessionCleanup { groups, ..SessionCleanup::of(handle, will) });
@@ -538,13 +538,13 @@ impl Sessions {
         while let Some(place) = inner.due.first_key_value().map(|(place, _)| *place).filter(|place| place.0 <= now) {
             let Some(handle) = inner.take_due(place) else { break };
             let mut held = handle.lock();
-            let Some(away) = held.away else { continue };
-            if away.ends_at > now {
+            let Some(disconnected) = held.disconnected else { continue };
+            if disconnected.ends_at > now {
                 let will = held.will.take();
-                held.away = Some(Disconnected { due: away.ends_at, ..away });
+                held.disconnected = Some(Disconnected { due: disconnected.ends_at, ..disconnected });
                 drop(held);
                 leftovers.push(SessionCleanup::of(&handle, will));
-                inner.put_due(away.ends_at, handle);
+                inner.put_due(disconnected.ends_at, handle);
             } else {
                 drop(held);
                 self.metrics.sessions_expired.inc();
@@ -568,7 +568,7 @@ impl Sessions {
 
     fn end_away(&self, inner: &mut SessionRegistry, handle: &Arc<SessionHandle>) -> SessionCleanup {
         let mut held = handle.lock();
-        held.away = None;
+        held.disconnected = None;
         let will = held.will.take();
         let leftovers = self.end(handle, &mut held, will);
         drop(held);

@@ -41,7 +41,7 @@ pub struct Broker {
     pub(crate) security: Arc<Security>,
     pub(crate) interop: Arc<Interop>,
     /// Rate limit of lookups of retained messages that find little.
-    pub(super) looking: TotalLookupRate,
+    pub(super) lookup_rate: TotalLookupRate,
     /// Each identity's use of the broker's time.
     pub(super) fairness: Fairness,
     pub(super) new_schemas: HourlyQuotas,
@@ -63,7 +63,7 @@ pub struct Broker {
     pub(super) started: Instant,
     pub(super) log: LogLimit,
     /// Lines about clients that connect and disconnect.
-    pub(super) visits: LogLimit,
+    pub(super) connection_log: LogLimit,
 }
 
 impl Broker {
@@ -93,7 +93,7 @@ impl Broker {
             anonymous: AtomicBool::new(config.anonymous),
             security,
             interop,
-            looking: TotalLookupRate::new(available_parallelism().unwrap_or(NonZeroUsize::MIN), Instant::now()),
+            lookup_rate: TotalLookupRate::new(available_parallelism().unwrap_or(NonZeroUsize::MIN), Instant::now()),
             fairness: Fairness::default(),
             new_schemas: HourlyQuotas::new(config.limits.schema_bytes_per_hour_max),
             new_sensors: HourlyQuotas::new(config.limits.schema_sensors_per_hour_max),
@@ -103,7 +103,7 @@ impl Broker {
             started_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis()),
             started: Instant::now(),
             log: LogLimit::default(),
-            visits: LogLimit::new(log_limit::VISITS_MAX),
+            connection_log: LogLimit::new(log_limit::CONNECTIONS_MAX),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::ingest::StoreEvent;
 #[derive(Debug, Default)]
 pub struct ConnectionSignals {
     /// Set by a wake-up, cleared by the task.
-    woken: AtomicBool,
+    is_woken: AtomicBool,
     /// Only the connection's task waits.
     waker: AtomicWaker,
     replaced: AtomicBool,
@@ -25,7 +25,7 @@ impl ConnectionSignals {
     /// Wakes the task: the session may have messages.
     pub fn wake(&self) {
         // If the flag is set, the task has been woken already.
-        if !self.woken.swap(true, Ordering::AcqRel) {
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
@@ -67,12 +67,12 @@ impl ConnectionSignals {
     }
 
     fn poll_wait(&self, context: &mut Context<'_>) -> Poll<()> {
-        if self.woken.swap(false, Ordering::AcqRel) {
+        if self.is_woken.swap(false, Ordering::AcqRel) {
             return Poll::Ready(());
         }
         self.waker.register(context.waker());
         // It may have been set in between.
-        if self.woken.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_woken.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -55,7 +55,7 @@ struct SharedSubscription {
     /// The filter as subscribed: `$share/name/filter`.
     name: Arc<str>,
     members: Vec<Subscription>,
-    turn: AtomicUsize,
+    next_member: AtomicUsize,
 }
 
 impl TrieSlot for FilterSubscriptions {
@@ -184,7 +184,8 @@ impl Subscriptions {
         let here = filters.place(plain);
         let new = if shared.is_some() {
             let at = here.group(filter).unwrap_or_else(|at| {
-                let group = SharedSubscription { name: filter.into(), members: Vec::new(), turn: AtomicUsize::new(0) };
+                let group =
+                    SharedSubscription { name: filter.into(), members: Vec::new(), next_member: AtomicUsize::new(0) };
                 here.groups.insert(at, group);
                 at
             });
@@ -300,7 +301,7 @@ impl Subscriptions {
         retain: bool,
         except: Option<u64>,
     ) -> bool {
-        let (count, start) = (group.members.len(), group.turn.fetch_add(1, Ordering::Relaxed));
+        let (count, start) = (group.members.len(), group.next_member.fetch_add(1, Ordering::Relaxed));
         let mut full = false;
         for here in [true, false] {
             for step in 0..count.min(SHARED_TRIES_MAX) {

@@ -1,4 +1,4 @@
-//! A trie of subscriptions by the levels of their filters: a publish visits only matching ones.
+//! A trie of subscriptions by the levels of their filters: a publish connection_log only matching ones.
 
 use std::collections::HashMap;
 

@@ -15,7 +15,7 @@ const READ_BYTES: usize = 64 << 10;
 /// The output capacity that an idle connection keeps.
 const OUTPUT_KEPT_BYTES: usize = 256;
 /// The time for the last packet to a client.
-const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
@@ -114,9 +114,9 @@ fn poll_write_some<S: AsyncWrite>(
     Poll::Ready(Ok(count))
 }
 
-/// Writes the waiting bytes and closes, within [`FAREWELL_TIME_MAX`]. Reads until the client closes too: closing a socket with unread bytes resets
+/// Writes the waiting bytes and closes, within [`FLUSH_TIME_MAX`]. Reads until the client closes too: closing a socket with unread bytes resets
 /// it, and a reset discards the last packet if the client has not read it.
-pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut PacketStream<S>) {
+pub(super) async fn flush_and_close<S: AsyncRead + AsyncWrite>(wire: &mut PacketStream<S>) {
     let last = async {
         while wire.wants_write() {
             write_some(&mut wire.write, &mut wire.output, &mut wire.unflushed).await?;
@@ -130,7 +130,7 @@ pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut PacketStream<
         }
     };
     // The connection is over either way.
-    let _ = tokio::time::timeout(FAREWELL_TIME_MAX, last).await;
+    let _ = tokio::time::timeout(FLUSH_TIME_MAX, last).await;
 }
 
 #[cfg(test)]

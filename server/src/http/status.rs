@@ -26,7 +26,7 @@ pub(super) async fn ping() -> StatusCode {
 
 /// [`healthz`] in the form of InfluxDB 2: `pass` or `fail`.
 pub(super) async fn health(State(api): State<Arc<Api>>) -> Response {
-    let is_well = matches!(tokio::task::spawn_blocking(move || trouble(&api)).await, Ok(None));
+    let is_well = matches!(tokio::task::spawn_blocking(move || unhealthy_reason(&api)).await, Ok(None));
     let (code, status, message) = if is_well {
         (StatusCode::OK, "pass", "ready for queries and writes")
     } else {
@@ -43,7 +43,7 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Response {
 
 /// 200 while readings can be stored, else 503. Clients with permission to see the status also get the reason, which may name files.
 pub(super) async fn healthz(State(api): State<Arc<Api>>, bearer: Option<Extension<Bearer>>) -> Response {
-    let trouble = tokio::task::spawn_blocking(move || trouble(&api)).await;
+    let trouble = tokio::task::spawn_blocking(move || unhealthy_reason(&api)).await;
     let may_see_reason = bearer.is_some_and(|Extension(bearer)| bearer.role.may(Permission::Status));
     match trouble {
         Ok(None) => Json(ServerStatus { status: "ok".to_owned() }).into_response(),
@@ -57,7 +57,7 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>, bearer: Option<Extensio
     }
 }
 
-fn trouble(api: &Api) -> Option<String> {
+fn unhealthy_reason(api: &Api) -> Option<String> {
     if *api.shutdown.borrow() {
         return Some("the server is shutting down".to_owned());
     }

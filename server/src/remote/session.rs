@@ -51,8 +51,8 @@ struct RemoteSession {
     failed: Option<String>,
     /// The agent that sent batches of a schema, and is asked for it.
     agents: HashMap<SchemaHash, String>,
-    heard: Instant,
-    said: Instant,
+    last_received: Instant,
+    last_sent: Instant,
 }
 
 /// Counts the connection until dropped.
@@ -121,14 +121,14 @@ impl RemoteSession {
             permitted_schemas: PermittedSchemas::default(),
             failed: None,
             agents: HashMap::new(),
-            heard: now,
-            said: now,
+            last_received: now,
+            last_sent: now,
         };
-        session.greet().await?;
+        session.handshake().await?;
         Ok(session)
     }
 
-    async fn greet(&mut self) -> Result<(), String> {
+    async fn handshake(&mut self) -> Result<(), String> {
         let config = self.config.clone();
         let seconds = |time: Duration| time.as_secs();
         let keep_alive = seconds(config.keep_alive).clamp(1, u16::MAX.into()) as u16;
@@ -211,7 +211,7 @@ impl RemoteSession {
     }
 
     fn put(&mut self, packet: &Packet) -> Result<(), String> {
-        self.said = Instant::now();
+        self.last_sent = Instant::now();
         mqtt::encode(packet, self.config.version, &mut self.output).map_err(|error| error.to_string())
     }
 
@@ -269,8 +269,8 @@ impl RemoteSession {
     async fn step(&mut self, schemas: &mut watch::Receiver<u64>) -> Result<(), String> {
         let (may_read, now) = (self.may_read(), Instant::now());
         let silence_max = self.config.keep_alive * 3 / 2;
-        let ping_at = self.said + self.config.keep_alive / 2;
-        let mut deadline = ping_at.max(now).min(self.heard + silence_max);
+        let ping_at = self.last_sent + self.config.keep_alive / 2;
+        let mut deadline = ping_at.max(now).min(self.last_received + silence_max);
         if let Some(at) = self.pipeline.deadline() {
             deadline = deadline.min(at);
         }
@@ -278,7 +278,7 @@ impl RemoteSession {
             Some(event) = self.events.1.recv() => self.take_event(event),
             count = self.read.read_buf(&mut self.input), if may_read => match count {
                 Ok(0) => return Err("closed the connection".to_owned()),
-                Ok(_) => self.heard = Instant::now(),
+                Ok(_) => self.last_received = Instant::now(),
                 Err(error) => return Err(error.to_string()),
             },
             written = self.write.write_buf(&mut self.output), if !self.output.is_empty() => {
@@ -300,12 +300,12 @@ impl RemoteSession {
         let now = Instant::now();
         if !may_read {
             // The server did not read; the silence is not the broker's.
-            self.heard = now;
+            self.last_received = now;
         }
-        if now >= self.heard + self.config.keep_alive * 3 / 2 {
-            return Err(format!("silent for {} s", (now - self.heard).as_secs()));
+        if now >= self.last_received + self.config.keep_alive * 3 / 2 {
+            return Err(format!("silent for {} s", (now - self.last_received).as_secs()));
         }
-        if now >= self.said + self.config.keep_alive / 2 {
+        if now >= self.last_sent + self.config.keep_alive / 2 {
             self.put(&Packet::PingReq)?;
         }
         self.pipeline.tick(now, &mut self.effects);

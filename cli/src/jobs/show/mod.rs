@@ -13,7 +13,7 @@ use std::path::Path;
 use clap::Args;
 use wholegrain_api::{JobAllocation, JobDetails, Sensor, UtcTime, paths};
 
-use super::common::{JobsFormat, at_parameter, length};
+use super::job_fields::{JobsFormat, at_parameter, length};
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use wholegrain_api::{JobAllocation, JobDetails, UtcTime};
 use wholegrain_model::text::escaped;
 
-use super::super::common::{length, owner};
+use super::super::job_fields::{length, owner};
 use super::report::{JobReport, ValueRange};
 use crate::output::style::Style;
 use crate::output::table::{Table, width};

@@ -11,7 +11,7 @@ use crate::admission::ConnectionPermit;
 
 use super::super::Broker;
 use super::super::connect::{AdmittedClient, CONNECT_BYTES_MAX};
-use super::super::wire::{PacketStream, farewell, read_some};
+use super::super::wire::{PacketStream, flush_and_close, read_some};
 use super::Connection;
 use crate::ingest::CloseReason;
 use crate::lifetime::ServerLifetime;
@@ -46,7 +46,7 @@ pub(in super::super) async fn run<S>(
     };
     broker.metrics.connections_accepted.inc();
     let (identity, client) = (&admitted.identity, &admitted.client_id);
-    broker.visits.info(format_args!(
+    broker.connection_log.info(format_args!(
         "mqtt {peer}: {identity} connected (client \"{}\", {:?}, authenticated by {})",
         quoted(client),
         admitted.version,
@@ -113,7 +113,7 @@ async fn say_no<S: AsyncRead + AsyncWrite>(
     let properties = if version == Version::V5 { reason_string(why) } else { Properties::new() };
     let answer = ConnAck { session_present: false, reason, properties };
     if mqtt::encode(&Packet::ConnAck(answer), version, &mut wire.output).is_ok() {
-        farewell(wire).await;
+        flush_and_close(wire).await;
     }
 }
 

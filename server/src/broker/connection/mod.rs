@@ -33,7 +33,7 @@ use super::rate::{PublishRate, RetainedLookupRate};
 use super::rights::ClientRights;
 use super::sessions::{ConnectOptions, DisconnectOptions, SessionHandle, Will};
 use super::signals::ConnectionSignals;
-use super::wire::{PacketStream, farewell, read_some, write_now, write_some};
+use super::wire::{PacketStream, flush_and_close, read_some, write_now, write_some};
 pub(super) use handshake::run;
 
 /// With more bytes waiting to be written, no further messages are taken from the session and nothing more is read.
@@ -86,21 +86,21 @@ struct Connection<S> {
     pipeline: PublishPipeline,
     intake: ReadingPublishes,
     effects: Vec<PublishEffect>,
-    heard: Instant,
+    last_received: Instant,
     /// Whether the last event was a read.
     reading: bool,
     /// Since when the client has read nothing of the waiting output.
-    stuck: Option<Instant>,
+    write_blocked_since: Option<Instant>,
     /// Since when a packet is incomplete.
-    arriving: Option<Instant>,
+    packet_incomplete_since: Option<Instant>,
     /// Its rate limit of publishes, if any, and until when nothing is read because it was exceeded.
     rate: Option<Box<PublishRate>>,
-    throttled: Option<Instant>,
+    publishes_paused_until: Option<Instant>,
     /// Its turn, and its part of the identity's control packets.
     turn: ConnectionTurn,
     /// Its rate limit of lookups of retained messages, and until when there are none.
-    looking: RetainedLookupRate,
-    resting: Option<Instant>,
+    lookup_rate: RetainedLookupRate,
+    lookups_paused_until: Option<Instant>,
     /// An ordinary message that waits until ready tasks have run.
     held_back: Option<Box<Publish>>,
     /// Whether they have run since the last read.
@@ -161,15 +161,15 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             pipeline,
             intake: ReadingPublishes::default(),
             effects: Vec::new(),
-            heard: now,
+            last_received: now,
             reading: true,
-            stuck: None,
-            arriving: None,
+            write_blocked_since: None,
+            packet_incomplete_since: None,
             rate: PublishRate::new(limits.publishes_per_s_max, limits.publish_bytes_per_s_max, now).map(Box::new),
-            throttled: None,
+            publishes_paused_until: None,
             turn,
-            looking: RetainedLookupRate::new(now),
-            resting: None,
+            lookup_rate: RetainedLookupRate::new(now),
+            lookups_paused_until: None,
             held_back: None,
             gave_way: false,
             aliases_in: aliases::InboundAliases::new(limits.topic_aliases_max),
@@ -241,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let may_read = self.may_read() && !self.turn.is_over();
         if may_read && !self.reading {
             // The client's silence counts from when we read again.
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
         }
         self.reading = may_read;
         let writing = self.wire.wants_write();
@@ -256,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             result = read_some(read, input), if may_read => match result {
                 Ok(0) => ControlFlow::Break(ConnectionEnd::Broken("closed by the client")),
                 Ok(count) => {
-                    (self.heard, self.gave_way) = (Instant::now(), false);
+                    (self.last_received, self.gave_way) = (Instant::now(), false);
                     self.broker.metrics.received_bytes.add(count as u64);
                     ControlFlow::Continue(())
                 }
@@ -277,7 +277,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     fn wrote(&mut self, result: std::io::Result<usize>) -> ControlFlow<ConnectionEnd> {
         let Ok(count) = result else { return ControlFlow::Break(ConnectionEnd::Broken("broken")) };
-        self.stuck = None;
+        self.write_blocked_since = None;
         self.broker.metrics.sent_bytes.add(count as u64);
         ControlFlow::Continue(())
     }
@@ -299,7 +299,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     fn may_read(&self) -> bool {
-        self.throttled.is_none() && self.pipeline.can_read() && self.wire.output.len() < OUT_BYTES_MAX
+        self.publishes_paused_until.is_none() && self.pipeline.can_read() && self.wire.output.len() < OUT_BYTES_MAX
     }
 
     /// Whether the next packet of the input may be processed. Gathered readings, at most those of one read, go to the store together.
@@ -316,35 +316,35 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     fn deadline(&mut self, may_read: bool) -> Instant {
         let now = Instant::now();
         if self.wire.wants_write() {
-            self.stuck.get_or_insert(now);
+            self.write_blocked_since.get_or_insert(now);
         }
         // While the server does not read, the client's silence does not count.
-        let silence = if may_read { self.heard } else { now } + self.silence_max;
-        let stuck = self.stuck.map(|since| since + self.limits.write_time_max);
-        let arriving = self.arriving.map(|since| since + self.limits.packet_time_max);
-        let paused = self.throttled.into_iter().chain(self.resting);
+        let silence = if may_read { self.last_received } else { now } + self.silence_max;
+        let stuck = self.write_blocked_since.map(|since| since + self.limits.write_time_max);
+        let arriving = self.packet_incomplete_since.map(|since| since + self.limits.packet_time_max);
+        let paused = self.publishes_paused_until.into_iter().chain(self.lookups_paused_until);
         let others = stuck.into_iter().chain(arriving).chain(paused).chain(self.pipeline.deadline());
         others.fold(silence, Instant::min)
     }
 
     fn time_passed(&mut self, may_read: bool) -> ControlFlow<ConnectionEnd> {
         let now = Instant::now();
-        if self.stuck.is_some_and(|since| now >= since + self.limits.write_time_max) {
+        if self.write_blocked_since.is_some_and(|since| now >= since + self.limits.write_time_max) {
             self.broker.metrics.timeouts.inc();
             return ControlFlow::Break(ConnectionEnd::Broken("not read by the client"));
         }
-        if may_read && now >= self.heard + self.silence_max {
+        if may_read && now >= self.last_received + self.silence_max {
             self.broker.metrics.timeouts.inc();
             let why = format!("silent for {} s", self.silence_max.as_secs_f32());
             return ControlFlow::Break(CloseReason::new(ReasonCode::KEEP_ALIVE_TIMEOUT, why).into());
         }
         let packet_time_max = self.limits.packet_time_max;
-        if self.arriving.is_some_and(|since| now >= since + packet_time_max) {
+        if self.packet_incomplete_since.is_some_and(|since| now >= since + packet_time_max) {
             self.broker.metrics.timeouts.inc();
             let why = format!("a packet was incomplete after {} s", packet_time_max.as_secs_f32());
             return ControlFlow::Break(CloseReason::new(ReasonCode::KEEP_ALIVE_TIMEOUT, why).into());
         }
-        for pause in [&mut self.throttled, &mut self.resting] {
+        for pause in [&mut self.publishes_paused_until, &mut self.lookups_paused_until] {
             *pause = pause.filter(|until| now < *until);
         }
         self.pipeline.tick(now, &mut self.effects);
@@ -358,7 +358,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             let bytes_max = self.next_bytes_max();
             match mqtt::decode(&mut self.wire.input, Some(self.version), bytes_max) {
                 Ok(Some(packet)) => {
-                    self.arriving = None;
+                    self.packet_incomplete_since = None;
                     self.take_packet(packet)?
                 }
                 Ok(None) => break,
@@ -371,9 +371,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.wire.tidy();
         // Bytes that trickle in are not silence; without this they would hold a connection and its buffer forever.
         if self.wire.input.is_empty() || !self.takes_packets() {
-            self.arriving = None;
+            self.packet_incomplete_since = None;
         } else {
-            self.arriving.get_or_insert_with(Instant::now);
+            self.packet_incomplete_since.get_or_insert_with(Instant::now);
         }
         ControlFlow::Continue(())
     }
@@ -388,14 +388,14 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         match end {
             ConnectionEnd::Normal(new) => {
                 (with_will, expiry) = (false, new);
-                self.broker.visits.info(format_args!("mqtt {peer}: {identity} disconnected"));
+                self.broker.connection_log.info(format_args!("mqtt {peer}: {identity} disconnected"));
             }
             ConnectionEnd::WithWill(new) => {
                 expiry = new;
-                self.broker.visits.info(format_args!("mqtt {peer}: {identity} disconnected with its will"));
+                self.broker.connection_log.info(format_args!("mqtt {peer}: {identity} disconnected with its will"));
             }
             ConnectionEnd::Broken(how) => {
-                self.broker.visits.info(format_args!("mqtt {peer}: {identity} disconnected: connection {how}"))
+                self.broker.connection_log.info(format_args!("mqtt {peer}: {identity} disconnected: connection {how}"))
             }
             ConnectionEnd::Closed(close) => {
                 if !matches!(close.reason, ReasonCode::SESSION_TAKEN_OVER | ReasonCode::KEEP_ALIVE_TIMEOUT) {
@@ -403,16 +403,16 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 }
                 self.broker.log.warn(format_args!("mqtt {peer}: closed the connection of {identity}: {}", close.why));
                 self.leave(with_will, expiry);
-                return self.goodbye(close.reason, &close.why).await;
+                return self.disconnect(close.reason, &close.why).await;
             }
             ConnectionEnd::Shutdown => {
                 self.drain().await;
                 self.leave(with_will, expiry);
-                return self.goodbye(ReasonCode::SERVER_SHUTTING_DOWN, "").await;
+                return self.disconnect(ReasonCode::SERVER_SHUTTING_DOWN, "").await;
             }
         }
         self.leave(with_will, expiry);
-        farewell(&mut self.wire).await;
+        flush_and_close(&mut self.wire).await;
     }
 
     fn leave(&self, with_will: bool, expiry: Option<Duration>) {

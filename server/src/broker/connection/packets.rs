@@ -73,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     fn count_control(&mut self, packets: usize) {
         let until = self.turn.control(packets, Instant::now());
         if until.is_some() {
-            self.throttled = self.throttled.max(until);
+            self.publishes_paused_until = self.publishes_paused_until.max(until);
             self.broker.metrics.control_delays.inc();
         }
     }
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.turn.spend(payload.len() / UNIT_BYTES);
         let until = self.rate.as_mut().and_then(|rate| rate.publish(topic.len() + payload.len(), now));
         if until.is_some() {
-            self.throttled = until;
+            self.publishes_paused_until = until;
             self.broker.metrics.throttles.inc();
         }
         if properties.subscription_identifier().is_some() {

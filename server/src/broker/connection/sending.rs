@@ -15,7 +15,7 @@ use super::super::replay::SendStep;
 use super::super::retained::RetainedMessage;
 use super::super::session::{OutgoingPacket, Session};
 use super::super::sessions::SessionHandle;
-use super::super::wire::farewell;
+use super::super::wire::flush_and_close;
 use super::handshake::reason_string;
 use super::{Connection, OUT_BYTES_MAX};
 
@@ -31,23 +31,25 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 return true;
             }
             let now = Instant::now();
-            let Some(mut held) = self.handle.lock_for(&self.link) else { return false };
-            let (mut turn, mut next) = (held.turn(), None);
-            if let SendStep::Queue = turn {
-                next = SessionHandle::with(&mut held, &self.broker.metrics, |session| session.next(now));
-                self.broker.metrics.messages_expired.add(held.session.take_expired());
+            let Some(mut session) = self.handle.lock_for(&self.link) else { return false };
+            let (mut step, mut next) = (session.next_step(), None);
+            if let SendStep::Queue = step {
+                next = SessionHandle::with(&mut session, &self.broker.metrics, |session| session.next(now));
+                self.broker.metrics.messages_expired.add(session.session.take_expired());
                 if next.is_none() {
-                    turn = held.turn_when_stuck();
+                    step = session.next_step_when_blocked();
                 }
             }
-            drop(held);
-            match (next, turn) {
+            drop(session);
+            match (next, step) {
                 (Some(OutgoingPacket::PubRel(packet_id)), _) => self.send(&Packet::PubRel(Ack::success(packet_id))),
                 (Some(OutgoingPacket::Publish { delivery, packet_id, dup }), _) => {
                     self.send_message(&delivery, packet_id, dup, now);
                 }
                 (None, SendStep::Send(kept, options, qos)) => self.send_retained(kept, options, qos, now),
-                (None, SendStep::LookUp(..)) if self.resting.is_some_and(|until| now < until) => return false,
+                (None, SendStep::LookUp(..)) if self.lookups_paused_until.is_some_and(|until| now < until) => {
+                    return false;
+                }
                 (None, SendStep::LookUp(..)) if has_looked => return true,
                 (None, SendStep::LookUp(filter, after)) => {
                     has_looked = true;
@@ -80,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     fn look_up(&mut self, filter: &str, after: Option<&Text>, now: Instant) {
         let scanned = self.broker.subscriptions.retained_for(filter, after, LOOK_UP_WORK);
         // Filters that match hardly anything must not occupy a whole processor.
-        self.resting = self.looking.record_lookup(&scanned, &self.broker.looking, now);
+        self.lookups_paused_until = self.lookup_rate.record_lookup(&scanned, &self.broker.lookup_rate, now);
         if let Some(mut held) = self.handle.lock_for(&self.link)
             && let Some(replays) = held.replays()
         {
@@ -168,10 +170,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     /// Sends DISCONNECT with a reason, then closes.
-    pub(super) async fn goodbye(&mut self, reason: ReasonCode, why: &str) {
+    pub(super) async fn disconnect(&mut self, reason: ReasonCode, why: &str) {
         if self.version == Version::V5 && reason.allowed_in(mqtt::PacketType::Disconnect) {
             self.send_with_words(why, |properties| Packet::Disconnect(Disconnect { reason, properties }));
         }
-        farewell(&mut self.wire).await;
+        flush_and_close(&mut self.wire).await;
     }
 }

@@ -116,7 +116,7 @@ fn a_clean_start_ends_the_old_session_and_a_new_connection_sends_the_old_one_awa
 #[test]
 fn wills_are_published_when_they_are_due() {
     let mut bench = RegistryFixture::new(10);
-    // At once, when the client vanishes; not when it says goodbye.
+    // At once, when the client vanishes; not when it says disconnect.
     for (expiry_s, with_will, expected) in [(0, true, 1), (0, false, 0), (60, true, 1), (60, false, 0)] {
         let (handle, link, ..) = bench.enter("a", true, expiry_s, Some(will(0)));
         assert_eq!(wills(&bench.leave(&handle, &link, with_will)), expected, "{expiry_s} {with_will}");

@@ -33,10 +33,10 @@ fn bounded(number: u64, messages_max: usize) -> Arc<SessionHandle> {
 fn next(all: &Subscriptions, handle: &SessionHandle, now: Instant) -> Option<OutgoingPacket> {
     loop {
         let mut held = handle.lock();
-        let (mut turn, mut next) = (held.turn(), None);
+        let (mut turn, mut next) = (held.next_step(), None);
         if let SendStep::Queue = turn {
             next = held.session.next(now);
-            turn = if next.is_none() { held.turn_when_stuck() } else { turn };
+            turn = if next.is_none() { held.next_step_when_blocked() } else { turn };
         }
         match turn {
             _ if next.is_some() => return next,

@@ -1,4 +1,4 @@
-//! What the subcommands of `wholegrain jobs` share.
+//! Fields and options that several subcommands of `wholegrain jobs` have.
 
 use clap::ValueEnum;
 use wholegrain_api::ListedJob;
