@@ -32,7 +32,7 @@ pub struct AgentCounters {
     /// Messages that the server refused for good.
     pub refused: AtomicU64,
     /// Messages that the server refused for now; they are sent again.
-    pub put_off: AtomicU64,
+    pub deferred: AtomicU64,
     /// Batches written to the spool.
     pub spooled: AtomicU64,
     /// Connections made after the first.
@@ -53,10 +53,10 @@ pub struct AgentCounters {
     /// Jobs that are not read because of the bounds.
     pub jobs_waiting: AtomicU64,
     /// Directories of jobs that are skipped because there are too many jobs.
-    pub jobs_passed_over: AtomicU64,
+    pub jobs_skipped: AtomicU64,
     pub job_sensors: AtomicU64,
     /// Directories of users with too many directories, which are not all read.
-    pub directories_passed_over: AtomicU64,
+    pub directories_skipped: AtomicU64,
     /// Inotify watches of the tracker.
     pub watches: AtomicU64,
     /// A sampler has news for the manager: a changed layout, a failing read or its end. The encoder, which wakes regularly, wakes the manager.

@@ -176,7 +176,7 @@ fn directories_without_processes_are_not_read_and_of_very_many_not_all_are_looke
     for n in 0..40 {
         fill(&of_user(dir.path(), 1000, n), false, 3);
     }
-    wait_until("the bound of one user's jobs", || agent.of_jobs("running") == 20 && agent.of_jobs("passed_over") == 20);
+    wait_until("the bound of one user's jobs", || agent.of_jobs("running") == 20 && agent.of_jobs("skipped") == 20);
     assert_eq!(agent.of_jobs("sensors"), 0);
     let job = dir.path().join("cgroup/system.slice/slurmstepd.scope/job_7");
     fill(&job, false, 3);
@@ -188,7 +188,7 @@ fn directories_without_processes_are_not_read_and_of_very_many_not_all_are_looke
     for n in 0..200 {
         fs::create_dir_all(top.join(format!("s{n}.slice"))).unwrap();
     }
-    wait_until("the bound of one user's directories", || agent.of_jobs("directories_passed_over") > 0);
+    wait_until("the bound of one user's directories", || agent.of_jobs("directories_skipped") > 0);
     assert!(agent.of_jobs("watches") < 120, "{}", agent.status()["jobs"]);
     fill(&dir.path().join("cgroup/user.slice/user-2000.slice/user@2000.service/run-1.scope"), true, 3);
     wait_until("another user's job", || {

@@ -50,7 +50,7 @@ fn rule(metrics: &str, every: &str, within: Option<Interval>) -> JobsCommand {
     let who = CallerIdentity { name: "test".to_owned(), role: Role::Admin, uid: Some(0), user: None, pid: None };
     let rule =
         RawRule { metrics: vec![metrics.to_owned()], jobs: None, every: every.to_owned(), accumulate: None, within };
-    JobsCommand { who, order: JobsAction::Add(rule) }
+    JobsCommand { who, action: JobsAction::Add(rule) }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use wholegrain_agent::jobs::tracker::{Job, JobEvent};
 use wholegrain_agent::jobs::{Accumulation, CallerIdentity, JobsAction, JobsCommand, Role};
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, SensorDef, Value};
-use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
+use wholegrain_sources::job::{JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{Reader, Reading, Row, Slot};
 use wholegrain_testkit::{Random, wait_until};
 use wholegrain_transport::payload::decode_batch;
@@ -40,24 +40,24 @@ struct World {
     always: AtomicBool,
     /// All jobs are no more.
     gone: AtomicBool,
-    /// The part of this name wants to be looked at again.
+    /// The metric set of this name requests a rediscovery.
     changed: Mutex<Option<String>>,
     changed_is_set: AtomicBool,
 }
 
-/// Parts by name with their sensors; the name `clock` counts passes, one with `slow` in its name blocks.
+/// Metric sets by name with their sensors; the name `clock` counts passes, one with `slow` in its name blocks.
 struct TestSource {
     world: Arc<World>,
-    parts: Vec<(&'static str, usize)>,
+    sets: Vec<(&'static str, usize)>,
 }
 
 impl JobSource for TestSource {
-    fn parts(&mut self, _place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
+    fn metric_sets(&mut self, _place: &JobCgroups, report: &mut dyn FnMut(String)) -> Vec<MetricSet> {
         self.world.asked.fetch_add(1, Ordering::SeqCst);
         report("nothing here has a name".to_owned());
-        let part = |(name, count): &(&'static str, usize)| {
+        let set = |(name, count): &(&'static str, usize)| {
             let (name, world) = (*name, self.world.clone());
-            JobPart {
+            MetricSet {
                 name: name.to_owned(),
                 sensors: (0..*count).map(|n| SensorDef::gauge(format!("{name}/{n}"), "1", "TestSource up.")).collect(),
                 interval_min: Interval::from_ms(1),
@@ -69,10 +69,10 @@ impl JobSource for TestSource {
                 }),
             }
         };
-        self.parts.iter().map(part).collect()
+        self.sets.iter().map(set).collect()
     }
 
-    fn forget(&mut self, _place: &JobPlace) {
+    fn forget(&mut self, _place: &JobCgroups) {
         self.world.forgotten.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -123,7 +123,7 @@ fn job(id: &str) -> Arc<Job> {
         from: 1,
         ..JobRecord::default()
     };
-    Arc::new(Job { record, place: JobPlace { level: id.to_owned(), ..JobPlace::default() }, has_processes: true })
+    Arc::new(Job { record, cgroups: JobCgroups { level: id.to_owned(), ..JobCgroups::default() }, has_processes: true })
 }
 
 /// The engine with jobs, without a tracker and a manager.
@@ -137,14 +137,14 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(parts: &[(&'static str, usize)]) -> Self {
+    fn new(sets: &[(&'static str, usize)]) -> Self {
         let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\nqueue_bytes_max = \"256MiB\"\nsend_interval = \"100ms\"\n";
         let config = Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap();
         let handles = AgentHandles::new(&config).unwrap();
         let world = Arc::new(World::default());
         let (events, receiver) = channel();
         let (rules, _) = Rules::open(&RulesConfig::default(), None, clock::real());
-        let source: Box<dyn JobSource> = Box::new(TestSource { world: world.clone(), parts: parts.to_vec() });
+        let source: Box<dyn JobSource> = Box::new(TestSource { world: world.clone(), sets: sets.to_vec() });
         let sources = vec![JobSourceHandle::new("absent"), JobSourceHandle::started("made", Ok(source))];
         let jobs = JobGroups::new(handles.job_groups(), receiver, rules, sources);
         let sampler = Sampler::start("sampler", handles.counters.clone(), true).unwrap();
@@ -178,7 +178,7 @@ impl Bench {
             within: Some(Interval::from_s(3600)),
         };
         let who = CallerIdentity { name: "test".to_owned(), role: Role::Admin, uid: None, user: None, pid: None };
-        let command = JobsCommand { who, order: JobsAction::Add(rule) };
+        let command = JobsCommand { who, action: JobsAction::Add(rule) };
         self.with(|jobs, sampler, now| jobs.execute(&command, sampler, now)).unwrap();
     }
 
@@ -247,8 +247,8 @@ const HEAVY_NS: i64 = 1_400_000;
 #[test]
 fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
     let mut random = Random::seeded();
-    let parts = [("clock", 1), ("still", 4), ("switched", 6), ("changing", 8), ("slow", 2)];
-    let mut bench = Bench::new(&parts);
+    let sets = [("clock", 1), ("still", 4), ("switched", 6), ("changing", 8), ("slow", 2)];
+    let mut bench = Bench::new(&sets);
     bench.rule("*", &["**"], "1ms", None);
     bench.tell(JobEvent::Began(job("J")));
     let everywhere = bench.world.clone();
@@ -419,11 +419,11 @@ fn only_a_part_that_has_changed_is_opened_again() {
         bench.round();
         world.asked.load(Ordering::SeqCst) > asked
     });
-    assert_eq!(world.asked.load(Ordering::SeqCst), asked + 1, "one job's parts");
+    assert_eq!(world.asked.load(Ordering::SeqCst), asked + 1, "one job's sets");
     assert_eq!(
         world.opened.load(Ordering::SeqCst),
         opened + 2,
-        "the one group that has a metric of it, of its two parts"
+        "the one group that has a metric of it, of its two sets"
     );
     assert!(Arc::ptr_eq(&group, &bench.group("job/J/2ms")));
     let head = group.ring.head();
@@ -435,7 +435,7 @@ fn a_source_is_stopped_and_started_beside_the_others() {
     let mut bench = Bench::new(&[("a", 3)]);
     let other = Arc::new(World::default());
     let source = |world: &Arc<World>| -> Box<dyn JobSource> {
-        Box::new(TestSource { world: world.clone(), parts: vec![("b", 2)] })
+        Box::new(TestSource { world: world.clone(), sets: vec![("b", 2)] })
     };
     bench.rule("*", &["**"], "1ms", None);
     bench.tell(JobEvent::Began(job("J")));

@@ -17,7 +17,7 @@ use wholegrain_agent::engine::clock;
 use wholegrain_agent::jobs::{CallerIdentity, JobView, JobsView, Role};
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, Pattern, Schema, SensorDef, SensorPath, Value};
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 use wholegrain_testkit::{DEADLINE, wait_until};
 
 /// A state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12), and no threads but that of the protocol.
@@ -37,8 +37,9 @@ fn job(id: &str, uid: u32, root: &Path) -> Arc<JobView> {
         ..JobRecord::default()
     };
     let dir = root.join(format!("cgroup/memory/slurm/uid_{uid}/job_{id}"));
-    let place = JobPlace { level: record.level.clone(), v1: [("memory".into(), dir)].into(), ..JobPlace::default() };
-    Arc::new(JobView { held: None, record, place, metrics: Vec::new() })
+    let cgroups =
+        JobCgroups { level: record.level.clone(), v1: [("memory".into(), dir)].into(), ..JobCgroups::default() };
+    Arc::new(JobView { wait_reason: None, record, cgroups, metrics: Vec::new() })
 }
 
 impl Node {

@@ -91,7 +91,7 @@ fn group(handles: &AgentHandles, name: &str, sensors: Vec<SensorDef>, interval: 
     Arc::new(Group::new("test", &handles.identity.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
-/// Samples tester and procfs at 1 ms with all of the engine running, with orders in between; the allocator's calls on the
+/// Samples tester and procfs at 1 ms with all of the engine running, with commands in between; the allocator's calls on the
 /// sampler thread.
 fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let config = Config::parse(Path::new("test.toml"), text, Path::new(".")).unwrap();
@@ -135,7 +135,7 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
         Interval::from_s(1),
     ));
     sampler.retime(old.id, new.clone());
-    wait_until("the order", || old.sealed.load(Ordering::Acquire));
+    wait_until("the command", || old.sealed.load(Ordering::Acquire));
     sampler.change({
         let mut change = SamplerChange::new();
         change.add(reads_second, GroupStart::InStepWith(first_job.id));
@@ -145,7 +145,7 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let heads = || second_job.ring.head().min(third_job.ring.head());
     wait_until("the change", || first_job.sealed.load(Ordering::Acquire) && heads() > 10);
     sampler.remove(new.id);
-    wait_until("the other order", || new.sealed.load(Ordering::Acquire));
+    wait_until("the other command", || new.sealed.load(Ordering::Acquire));
     wait_until("all ticks", || reads.load(Ordering::Relaxed) > ticks);
     let calls = CALLS.load(Ordering::Relaxed) - before;
     assert!(sampler.join(Duration::from_secs(10)), "the sampler ends");

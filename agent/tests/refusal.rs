@@ -46,7 +46,7 @@ fn what_may_pass_is_sent_again_and_what_cannot_is_given_up_once() {
         for seq in (1..=18).filter(|seq| seq % 3 == 1) {
             assert_eq!(counts[&(boot, seq)], 1, "batch {seq} is given up at once");
         }
-        assert!(counters.refused.load(Ordering::Relaxed) >= 6 && counters.put_off.load(Ordering::Relaxed) >= 18);
+        assert!(counters.refused.load(Ordering::Relaxed) >= 6 && counters.deferred.load(Ordering::Relaxed) >= 18);
         assert_eq!(counters.dropped.load(Ordering::Relaxed), 0);
         agent.stop();
     }

@@ -49,7 +49,7 @@ pub struct Boosts {
 struct ControlMessage {
     id: u64,
     who: Requester,
-    order: Option<BoostCommand>,
+    action: Option<BoostCommand>,
     show: Option<String>,
 }
 
@@ -110,7 +110,7 @@ impl Boosts {
     ) -> Option<Value> {
         let message: ControlMessage = serde_json::from_slice(message).ok()?;
         let slowest = (message.who.role == "user").then_some(otherwise);
-        let result = match (message.order, message.show) {
+        let result = match (message.action, message.show) {
             (Some(BoostCommand::Add(rule)), _) => self.add(plan, node, RuleRequest { rule, slowest, is_applied: true }, now_ns, metrics),
             (Some(BoostCommand::Try(rule)), _) => self.add(plan, node, RuleRequest { rule, slowest, is_applied: false }, now_ns, metrics),
             (Some(BoostCommand::Remove(number)), _) => self.remove(|boost| boost.number == number),
@@ -208,7 +208,7 @@ mod tests {
         let ask = |boosts: &mut Boosts, what: Value| {
             boosts.handle(&plan, 0, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
         };
-        let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {"name": "u", "role": "user"}, "order": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
+        let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {"name": "u", "role": "user"}, "action": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
         let tried = ask(&mut boosts, add("try", "perf/*", "1ms"));
         assert_eq!((tried["id"].as_u64(), tried["ok"]["metrics"].as_u64()), (Some(3), Some(1)), "{tried}");
         assert_eq!(boosts.of(0, job).count(), 0, "a dry run changes nothing");
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(boosts.of(0, job).count(), 0);
         ask(&mut boosts, add("add", "**", "10ms"));
         assert_eq!(
-            ask(&mut boosts, json!({"id": 5, "who": {"role": "user"}, "order": {"end": "4712"}}))["ok"]["done"],
+            ask(&mut boosts, json!({"id": 5, "who": {"role": "user"}, "action": {"end": "4712"}}))["ok"]["done"],
             "1 rules ended"
         );
     }

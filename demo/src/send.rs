@@ -188,7 +188,7 @@ impl DemoAgents {
                 let Some(answer) = boosts.handle(centre.plan(), index, &command, now_ns, &metrics, LIVE) else {
                     continue;
                 };
-                let topic = Topic::Answer { agent: &agent.name }.to_string();
+                let topic = Topic::Response { agent: &agent.name }.to_string();
                 agent.publish(&topic, answer.to_string().as_bytes(), false)?;
                 agent.client.flush().map_err(|error| agent.failed(error))?;
             }

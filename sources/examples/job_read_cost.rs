@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use wholegrain_model::config::Document;
-use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::job::{JobCgroups, MetricSet};
 use wholegrain_sources::{Reader, Roots, Row, SOURCES};
 
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "blkio", "pids"];
@@ -21,7 +21,7 @@ const PROCESSES: [usize; 3] = [1, 16, 128];
 
 /// Directories of a job, removed when dropped.
 struct Job {
-    place: JobPlace,
+    cgroups: JobCgroups,
     children: Vec<Child>,
 }
 
@@ -33,42 +33,42 @@ fn main() {
     println!("{:<44} {:>6} {:>7} {:>7} {:>7} {:>6}", "file", "values", "bare", "parsed", "parser", "ratio");
     let roots = Roots::default();
     let mut all = Vec::new();
-    for part in parts("cgroup", &roots, &job.place) {
-        let path = job.file(&part.name);
-        all.push((path.clone(), part.sensors.len(), open(&part)));
-        measure(&part.name, vec![(path, part.sensors.len(), open(&part))], rounds);
+    for set in metric_sets("cgroup", &roots, &job.cgroups) {
+        let path = job.file(&set.name);
+        all.push((path.clone(), set.sensors.len(), open(&set)));
+        measure(&set.name, vec![(path, set.sensors.len(), open(&set))], rounds);
     }
     measure("all of the job's files", all, rounds);
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/handmade");
     let recorded = tree.join("cgroup/system.slice/slurmstepd.scope/job_4711");
-    let place = JobPlace { v2: Some(recorded.clone()), ..JobPlace::default() };
+    let cgroups = JobCgroups { v2: Some(recorded.clone()), ..JobCgroups::default() };
     println!("recorded files (the kernel makes nothing here: the time of the parser is what counts)");
-    for part in parts("cgroup", &Roots { sys: tree.join("sys"), ..roots.clone() }, &place) {
-        let path = recorded.join(&part.name);
-        measure(&part.name, vec![(path, part.sensors.len(), open(&part))], rounds);
+    for set in metric_sets("cgroup", &Roots { sys: tree.join("sys"), ..roots.clone() }, &cgroups) {
+        let path = recorded.join(&set.name);
+        measure(&set.name, vec![(path, set.sensors.len(), open(&set))], rounds);
     }
     for count in PROCESSES {
         job.add(count - job.children.len());
         for (name, config) in [("taskstats", ""), ("/proc", "[sources.tasks]\ntaskstats = false\n")] {
-            look(name, count, &job.place, config, rounds / 10 + 1);
+            look(name, count, &job.cgroups, config, rounds / 10 + 1);
         }
     }
 }
 
-fn parts(source: &str, roots: &Roots, place: &JobPlace) -> Vec<JobPart> {
-    parts_with(source, "", roots, place)
+fn metric_sets(source: &str, roots: &Roots, cgroups: &JobCgroups) -> Vec<MetricSet> {
+    metric_sets_with(source, "", roots, cgroups)
 }
 
-fn parts_with(source: &str, config: &str, roots: &Roots, place: &JobPlace) -> Vec<JobPart> {
+fn metric_sets_with(source: &str, config: &str, roots: &Roots, cgroups: &JobCgroups) -> Vec<MetricSet> {
     let section = Document::new("example.toml", config).root().child("sources").child(source);
     let source = SOURCES.iter().find(|one| one.name == source).expect("a source of that name");
     let configure = source.jobs.expect("a source of jobs");
     let mut source = configure(&section, &roots.clone().into()).expect("the configuration is right");
-    source.parts(place, &mut |text| eprintln!("{text}"))
+    source.metric_sets(cgroups, &mut |text| eprintln!("{text}"))
 }
 
-fn open(part: &JobPart) -> Box<dyn Reader> {
-    (part.open)(&(0..part.sensors.len() as u32).map(Some).collect::<Vec<_>>())
+fn open(set: &MetricSet) -> Box<dyn Reader> {
+    (set.open)(&(0..set.sensors.len() as u32).map(Some).collect::<Vec<_>>())
 }
 
 fn measure(name: &str, mut readers: Vec<(PathBuf, usize, Box<dyn Reader>)>, rounds: usize) {
@@ -96,11 +96,11 @@ fn measure(name: &str, mut readers: Vec<(PathBuf, usize, Box<dyn Reader>)>, roun
     println!("{name:<44} {values:>6} {bare:>7.2} {parsed:>7.2} {:>7.2} {:>6.2}", parsed - bare, parsed / bare);
 }
 
-fn look(name: &str, processes: usize, place: &JobPlace, config: &str, rounds: usize) {
-    let parts = parts_with("tasks", config, &Roots::default(), place);
-    let part = parts.first().expect("the part of the processes");
-    let mut reader = open(part);
-    let count = part.sensors.len();
+fn look(name: &str, processes: usize, cgroups: &JobCgroups, config: &str, rounds: usize) {
+    let sets = metric_sets_with("tasks", config, &Roots::default(), cgroups);
+    let set = sets.first().expect("the set of the processes");
+    let mut reader = open(set);
+    let count = set.sensors.len();
     let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
     let mut times = Vec::new();
     for _ in 0..rounds {
@@ -128,26 +128,26 @@ fn median_us(mut times: Vec<Duration>) -> f64 {
 impl Job {
     fn new() -> Self {
         let (root, name) = (Path::new("/sys/fs/cgroup"), format!("wgcost_{}", std::process::id()));
-        let mut place = JobPlace { level: name.clone(), ..JobPlace::default() };
+        let mut cgroups = JobCgroups { level: name.clone(), ..JobCgroups::default() };
         let make = |path: PathBuf| fs::create_dir(&path).ok().map(|()| path);
         for controller in CONTROLLERS.into_iter().filter(|controller| root.join(controller).is_dir()) {
-            place.v1.extend(make(root.join(controller).join(&name)).map(|path| (controller.to_owned(), path)));
+            cgroups.v1.extend(make(root.join(controller).join(&name)).map(|path| (controller.to_owned(), path)));
         }
         let unified = [root.join("unified"), root.to_owned()];
         let unified = unified.into_iter().find(|path| path.join("cgroup.controllers").is_file());
-        place.v2 = unified.and_then(|path| make(path.join(&name)));
-        Self { place, children: Vec::new() }
+        cgroups.v2 = unified.and_then(|path| make(path.join(&name)));
+        Self { cgroups, children: Vec::new() }
     }
 
     fn directories(&self) -> impl Iterator<Item = &PathBuf> {
-        self.place.v1.values().chain(&self.place.v2)
+        self.cgroups.v1.values().chain(&self.cgroups.v2)
     }
 
-    /// The file of a part. Files of version 1 begin with the name of their controller.
-    fn file(&self, part: &str) -> PathBuf {
-        let Some(name) = part.strip_prefix("v1/") else { return self.place.v2.clone().unwrap_or_default().join(part) };
+    /// The file of a metric set. Files of version 1 begin with the name of their controller.
+    fn file(&self, set: &str) -> PathBuf {
+        let Some(name) = set.strip_prefix("v1/") else { return self.cgroups.v2.clone().unwrap_or_default().join(set) };
         let controller = name.split('.').next().unwrap_or_default();
-        self.place.v1(controller).unwrap_or(Path::new("/")).join(name)
+        self.cgroups.v1(controller).unwrap_or(Path::new("/")).join(name)
     }
 
     fn add(&mut self, processes: usize) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use wholegrain_model::config::Document;
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 use wholegrain_sources::{ConfigureContext, Reader, Row, SOURCES};
 
 /// The kernel's numbers of the events of [`CONFIG`].
@@ -155,10 +155,10 @@ fn job_reader(cgroup: &Path) -> (Box<dyn Reader>, usize) {
     let kind = SOURCES.iter().find(|source| source.name == "perf").expect("the source perf");
     let make = kind.jobs.expect("it has a job scope");
     let mut source = make(&section, &ConfigureContext::default()).expect("the configuration is right");
-    let place = JobPlace { level: "job".to_owned(), v2: Some(cgroup.to_owned()), ..JobPlace::default() };
-    let part = source.parts(&place, &mut |text| eprintln!("{text}")).pop().expect("a part of a job");
-    let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();
-    ((part.open)(&slots), slots.len())
+    let cgroups = JobCgroups { level: "job".to_owned(), v2: Some(cgroup.to_owned()), ..JobCgroups::default() };
+    let set = source.metric_sets(&cgroups, &mut |text| eprintln!("{text}")).pop().expect("a set of a job");
+    let slots: Vec<Option<u32>> = (0..set.sensors.len() as u32).map(Some).collect();
+    ((set.open)(&slots), slots.len())
 }
 
 fn timed(mut read: impl FnMut()) -> Duration {

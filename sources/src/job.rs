@@ -1,7 +1,7 @@
 //! The job scope of sources: the sensors of one job.
 //!
-//! - In: the directories of a job on this node ([`JobPlace`]).
-//! - Out: parts ([`JobPart`]): sensors that are read together, and readers for any selection of them.
+//! - In: the directories of a job on this node ([`JobCgroups`]).
+//! - Out: metric sets ([`MetricSet`]): sensors that are read together, and readers for any selection of them.
 //! - Never: the selection and the interval. The agent's rules decide them for each sensor, and change them.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::source::ConfigureContext;
 
 /// The directories, the owner and the CPUs of a job on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct JobPlace {
+pub struct JobCgroups {
     /// The level in the names of the job's sensors (`JobRecord::level`).
     pub level: String,
     /// The directory in the unified hierarchy.
@@ -29,7 +29,7 @@ pub struct JobPlace {
     pub cpus: Vec<u32>,
 }
 
-impl JobPlace {
+impl JobCgroups {
     /// The directory of a controller of version 1.
     pub fn v1(&self, controller: &str) -> Option<&Path> {
         self.v1.get(controller).map(PathBuf::as_path)
@@ -38,19 +38,19 @@ impl JobPlace {
 
 /// The job scope of a configured source.
 pub trait JobSource: Send {
-    /// The parts of a job. The agent calls it outside the sampling path: when a job begins, when a reader reports a changed layout, and when the
-    /// job's place changes. `report` takes one line for the administrator about each thing that this machine lacks; the agent logs each text once,
+    /// The metric sets of a job. The agent calls it outside the sampling path: when a job begins, when a reader reports a changed layout, and when the
+    /// job's cgroups changes. `report` takes one line for the administrator about each thing that this machine lacks; the agent logs each text once,
     /// whichever job it comes from.
-    fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart>;
+    fn metric_sets(&mut self, cgroups: &JobCgroups, report: &mut dyn FnMut(String)) -> Vec<MetricSet>;
 
     /// The final counters of a job whose processes have ended. The agent calls it before [`JobSource::forget`]. `None` if the counters come from
     /// files that the agent reads itself, or if the job was never read.
-    fn final_counters(&mut self, _place: &JobPlace) -> Option<FinalCounters> {
+    fn final_counters(&mut self, _place: &JobCgroups) -> Option<FinalCounters> {
         None
     }
 
     /// Drops the state of a job that has ended.
-    fn forget(&mut self, place: &JobPlace);
+    fn forget(&mut self, cgroups: &JobCgroups);
 }
 
 /// The final counters of a job.
@@ -63,22 +63,22 @@ pub enum FinalCounters {
 }
 
 /// Sensors of a job that are read together, with as few system calls as possible: one file, or one group of counters.
-pub struct JobPart {
+pub struct MetricSet {
     /// Name in messages, such as `cpu.stat`. Unique within the source.
     pub name: String,
-    /// All sensors of the part, with names below the job, such as `cpu/usage`.
+    /// All sensors of the metric set, with names below the job, such as `cpu/usage`.
     pub sensors: Vec<SensorDef>,
     /// The shortest interval of a read. The agent refuses shorter ones.
     pub interval_min: Interval,
     /// Whether a read can block, so that the agent reads it on another thread.
     pub blocking: bool,
     /// Opens a reader for a selection of the sensors.
-    pub open: OpenPart,
+    pub open: OpenReader,
 }
 
-/// Opens a reader that writes sensor `n` of [`JobPart::sensors`] to `slots[n]` of the row and no other slot; `None` leaves the sensor out. When rules
-/// change, the agent opens another reader before it drops the previous one. So the readers of a part share counters, which must not restart.
-pub type OpenPart = Box<dyn Fn(&[Slot]) -> Box<dyn Reader> + Send>;
+/// Opens a reader that writes sensor `n` of [`MetricSet::sensors`] to `slots[n]` of the row and no other slot; `None` leaves the sensor out. When rules
+/// change, the agent opens another reader before it drops the previous one. So the readers of a metric set share counters, which must not restart.
+pub type OpenReader = Box<dyn Fn(&[Slot]) -> Box<dyn Reader> + Send>;
 
 /// Creates the job scope of a source from its table of the configuration.
 pub type ConfigureJobs = fn(&Section, &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError>;

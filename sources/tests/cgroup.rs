@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use expect_test::expect_file;
-use tree::{RealJob, Tree, V1_JOB, V2_JOB, fixture, job_source, open, parts, place, read_part, roots, sample};
-use wholegrain_sources::job::{JobPlace, JobSource};
+use tree::{RealJob, Tree, V1_JOB, V2_JOB, cgroups, fixture, job_source, metric_sets, open, read_set, roots, sample};
+use wholegrain_sources::job::{JobCgroups, JobSource};
 use wholegrain_sources::{ReadProblem, Reading, Roots};
 
 const GOOD: Reading = Reading { layout_changed: false, problem: None, gone: false };
@@ -20,18 +20,18 @@ fn cgroup(config: &str, roots: &Roots) -> Box<dyn JobSource> {
 }
 
 /// The two handmade jobs, which did the same work.
-fn handmade() -> (Box<dyn JobSource>, JobPlace, JobPlace) {
+fn handmade() -> (Box<dyn JobSource>, JobCgroups, JobCgroups) {
     let root = fixture("handmade/cgroup");
-    (cgroup("", &roots(&fixture("handmade"))), place(&root, V1_JOB, "none"), place(&root, "none", V2_JOB))
+    (cgroup("", &roots(&fixture("handmade"))), cgroups(&root, V1_JOB, "none"), cgroups(&root, "none", V2_JOB))
 }
 
 #[test]
 fn both_versions_have_the_same_names_units_and_kinds() {
     let (mut source, v1, v2) = handmade();
-    let mut of = |place: &JobPlace| {
-        let (parts, reports) = parts(source.as_mut(), place);
+    let mut of = |cgroups: &JobCgroups| {
+        let (sets, reports) = metric_sets(source.as_mut(), cgroups);
         assert_eq!(reports, [""; 0], "nothing is missing");
-        let sensors = parts.into_values().flat_map(|part| part.sensors);
+        let sensors = sets.into_values().flat_map(|set| set.sensors);
         sensors.map(|sensor| (sensor.name, sensor.unit, format!("{:?}", sensor.kind), sensor.description)).collect()
     };
     let (v1, v2): (BTreeSet<_>, BTreeSet<_>) = (of(&v1), of(&v2));
@@ -67,8 +67,8 @@ fn a_mixed_machine_gives_each_metric_once() {
     // The helper refuses duplicate names.
     let all = sample(source.as_mut(), &mixed);
     assert_eq!((all["cpu/usage"], all["cpu/nice"]), (2.170525, 0.0));
-    let unified = JobPlace { v1: Default::default(), ..mixed };
-    let (_, reports) = parts(source.as_mut(), &unified);
+    let unified = JobCgroups { v1: Default::default(), ..mixed };
+    let (_, reports) = metric_sets(source.as_mut(), &unified);
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert!(reports[0].contains("the controllers cpu, memory, io, pids are not enabled"), "{reports:?}");
     assert_eq!(sample(source.as_mut(), &unified)["cpu/usage"], 2.170525, "from cpu.stat where there is no cpuacct");
@@ -78,7 +78,7 @@ fn a_mixed_machine_gives_each_metric_once() {
 fn filters_and_devices() {
     let check = |keys: &str, expected: usize| {
         let mut source = cgroup(&format!("[sources.cgroup]\n{keys}\n"), &roots(&fixture("handmade")));
-        let all = sample(source.as_mut(), &place(&fixture("handmade/cgroup"), "none", V2_JOB));
+        let all = sample(source.as_mut(), &cgroups(&fixture("handmade/cgroup"), "none", V2_JOB));
         assert_eq!(all.len(), expected, "{keys}: {:?}", all.keys());
     };
     check("", 154);
@@ -98,18 +98,18 @@ fn the_configurations_in_the_readmes_are_taken() {
         let (block, _) = block.split_once("```").unwrap();
         let mut source =
             job_source(name, block, &roots(&fixture("handmade"))).unwrap_or_else(|error| panic!("{error}"));
-        let made = source.parts(&place(&fixture("handmade/cgroup"), "none", V2_JOB), &mut |_| {});
+        let made = source.metric_sets(&cgroups(&fixture("handmade/cgroup"), "none", V2_JOB), &mut |_| {});
         // The /proc of the recorded tree has no processes.
         assert!(!made.is_empty(), "{name}");
     }
 }
 
 /// A copy of the handmade tree with its job of version 2.
-fn changing() -> (Tree, Box<dyn JobSource>, JobPlace) {
+fn changing() -> (Tree, Box<dyn JobSource>, JobCgroups) {
     let tree = Tree::copy("handmade");
-    let place = place(&tree.path("cgroup"), "none", V2_JOB);
+    let cgroups = cgroups(&tree.path("cgroup"), "none", V2_JOB);
     let source = cgroup("", &tree.roots());
-    (tree, source, place)
+    (tree, source, cgroups)
 }
 
 fn file(name: &str) -> String {
@@ -118,8 +118,8 @@ fn file(name: &str) -> String {
 
 #[test]
 fn garbage_is_gaps_counted_and_no_new_layout() {
-    let (tree, mut source, place) = changing();
-    let parts = parts(source.as_mut(), &place).0;
+    let (tree, mut source, cgroups) = changing();
+    let sets = metric_sets(source.as_mut(), &cgroups).0;
     for (name, from, to, line) in [
         ("memory.stat", "\nfile 1", "\nfile x1", 2),
         ("cpu.stat", "usage_usec 86512345678", "usage_usec 99999999999999999999999", 1),
@@ -127,18 +127,18 @@ fn garbage_is_gaps_counted_and_no_new_layout() {
         ("io.stat", "rios=100", "rios=", 2),
         ("memory.pressure", "avg60=0.10", "avg60=0.1", 2),
     ] {
-        let part = &parts[name];
-        let mut reader = open(part);
-        let (good, reading) = read_part(part, reader.as_mut());
+        let set = &sets[name];
+        let mut reader = open(set);
+        let (good, reading) = read_set(set, reader.as_mut());
         assert_eq!(reading, GOOD, "{name}");
         assert!(good.values().all(Option::is_some));
         tree.replace(&file(name), from, to);
-        let (values, reading) = read_part(part, reader.as_mut());
+        let (values, reading) = read_set(set, reader.as_mut());
         assert_eq!(reading, Reading { problem: Some(ReadProblem::Garbage { what: leak(name), line }), ..GOOD });
         assert!(values.iter().any(|(_, value)| value.is_none()), "{name}");
         assert!(values.iter().all(|(name, value)| value.is_none() || *value == good[name]), "{name}");
     }
-    let (values, _) = read_part(&parts["io.stat"], open(&parts["io.stat"]).as_mut());
+    let (values, _) = read_set(&sets["io.stat"], open(&sets["io.stat"]).as_mut());
     assert_eq!((values["io/reads"], values["io/sda/read_bytes"]), (None, Some(1_048_576)));
 }
 
@@ -149,82 +149,83 @@ fn leak(name: &str) -> &'static str {
 
 #[test]
 fn a_file_cut_short_is_reported() {
-    let (tree, mut source, place) = changing();
-    let part = &parts(source.as_mut(), &place).0["memory.stat"];
-    let mut reader = open(part);
+    let (tree, mut source, cgroups) = changing();
+    let set = &metric_sets(source.as_mut(), &cgroups).0["memory.stat"];
+    let mut reader = open(set);
     let text = std::fs::read_to_string(tree.path(&file("memory.stat"))).unwrap();
     tree.write(&file("memory.stat"), &text[..text.len() / 2 - 3]);
-    let (values, reading) = read_part(part, reader.as_mut());
+    let (values, reading) = read_set(set, reader.as_mut());
     assert!(matches!(reading.problem, Some(ReadProblem::Garbage { .. })), "{reading:?}");
     assert_eq!((values["memory/anon"], values["memory/hugetlb"]), (Some(68_719_476_736), None));
     tree.write(&file("memory.stat"), &text);
-    assert_eq!(read_part(part, reader.as_mut()).1, GOOD);
+    assert_eq!(read_set(set, reader.as_mut()).1, GOOD);
 }
 
 #[test]
 fn keys_and_devices_that_come_later() {
-    let (tree, mut source, place) = changing();
-    let first = parts(source.as_mut(), &place).0;
+    let (tree, mut source, cgroups) = changing();
+    let first = metric_sets(source.as_mut(), &cgroups).0;
     let mut readers = [open(&first["cpu.stat"]), open(&first["io.stat"])];
     tree.replace(&file("cpu.stat"), "nr_periods", "brand_new_usec 5\nnr_periods");
     tree.replace(&file("io.stat"), "8:0 ", "7:5 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n8:0 ");
     let changed = Reading { layout_changed: true, ..GOOD };
-    let (values, reading) = read_part(&first["cpu.stat"], readers[0].as_mut());
+    let (values, reading) = read_set(&first["cpu.stat"], readers[0].as_mut());
     assert_eq!((values["cpu/burst_time"], reading), (Some(34567), changed));
-    let (values, reading) = read_part(&first["io.stat"], readers[1].as_mut());
+    let (values, reading) = read_set(&first["io.stat"], readers[1].as_mut());
     assert_eq!((values["io/reads"], values["io/sda/reads"], reading), (Some(41065), Some(100), changed));
-    let all = sample(source.as_mut(), &place);
+    let all = sample(source.as_mut(), &cgroups);
     assert_eq!((all["cpu/brand_new"], all["io/7:5/writes"]), (5.0 * 1e-6, 4.0));
 }
 
 #[test]
 fn a_directory_that_is_gone_is_no_problem_and_another_in_its_place_is_not_the_job() {
-    let (tree, mut source, place) = changing();
-    let parts = parts(source.as_mut(), &place).0;
-    let mut reader = open(&parts["cpu.stat"]);
-    let unopened = open(&parts["memory.stat"]);
-    assert_eq!(read_part(&parts["cpu.stat"], reader.as_mut()).1, GOOD);
+    let (tree, mut source, cgroups) = changing();
+    let sets = metric_sets(source.as_mut(), &cgroups).0;
+    let mut reader = open(&sets["cpu.stat"]);
+    let unopened = open(&sets["memory.stat"]);
+    assert_eq!(read_set(&sets["cpu.stat"], reader.as_mut()).1, GOOD);
     let (directory, kept) = (tree.path(&format!("cgroup/{V2_JOB}")), tree.path("kept"));
     std::fs::rename(&directory, &kept).unwrap();
     std::fs::remove_dir_all(&kept).unwrap();
     for mut reader in [reader, unopened] {
-        let (values, reading) = read_part(&parts["cpu.stat"], reader.as_mut());
+        let (values, reading) = read_set(&sets["cpu.stat"], reader.as_mut());
         assert_eq!(reading, GONE);
         assert!(values.values().all(Option::is_none));
         tree.write(&file("cpu.stat"), "usage_usec 5\n");
-        assert_eq!(read_part(&parts["cpu.stat"], reader.as_mut()).1, GONE, "of another job");
+        assert_eq!(read_set(&sets["cpu.stat"], reader.as_mut()).1, GONE, "of another job");
         std::fs::remove_dir_all(&directory).unwrap();
     }
-    assert!(source.parts(&place, &mut |text| panic!("{text}")).is_empty());
+    assert!(source.metric_sets(&cgroups, &mut |text| panic!("{text}")).is_empty());
 }
 
 #[test]
 fn one_file_that_vanishes_or_may_not_be_read_is_a_problem() {
-    let (tree, mut source, place) = changing();
-    let parts = parts(source.as_mut(), &place).0;
-    let part = &parts["memory.current"];
-    let mut reader = open(part);
+    let (tree, mut source, cgroups) = changing();
+    let sets = metric_sets(source.as_mut(), &cgroups).0;
+    let set = &sets["memory.current"];
+    let mut reader = open(set);
     tree.remove(&file("memory.current"));
-    let (values, reading) = read_part(part, reader.as_mut());
+    let (values, reading) = read_set(set, reader.as_mut());
     assert_eq!(values["memory/usage"], None);
     assert_eq!(reading.problem, Some(ReadProblem::Os { what: "memory.current", errno: 2 }));
     assert!(reading.layout_changed && !reading.gone);
     // A folder in place of the file simulates an error of a read, also for root.
     std::fs::create_dir(tree.path(&file("memory.current"))).unwrap();
-    let (_, reading) = read_part(part, reader.as_mut());
+    let (_, reading) = read_set(set, reader.as_mut());
     assert_eq!(reading, Reading { problem: Some(ReadProblem::Os { what: "memory.current", errno: 21 }), ..GOOD });
     let mut reports = Vec::new();
-    let names: Vec<String> = source.parts(&place, &mut |text| reports.push(text)).into_iter().map(|p| p.name).collect();
+    let names: Vec<String> =
+        source.metric_sets(&cgroups, &mut |text| reports.push(text)).into_iter().map(|p| p.name).collect();
     assert!(!names.contains(&"memory.current".to_owned()) && names.len() == 14, "{names:?}");
     assert_eq!(reports, ["cgroup: memory.current of jobs is left out: Is a directory (os error 21)"]);
 }
 
 #[test]
 fn files_that_a_kernel_lacks_are_reported_once_for_all_jobs() {
-    let (tree, mut source, place) = changing();
+    let (tree, mut source, cgroups) = changing();
     tree.remove(&file("memory.peak"));
     tree.remove(&file("cpu.pressure"));
-    let (_, first) = parts(source.as_mut(), &place);
+    let (_, first) = metric_sets(source.as_mut(), &cgroups);
     assert_eq!(
         first,
         [
@@ -232,7 +233,7 @@ fn files_that_a_kernel_lacks_are_reported_once_for_all_jobs() {
             "cgroup: cpu.pressure of jobs is left out: No such file or directory (os error 2) (needs PSI: CONFIG_PSI, and psi=1 where it is off by default)",
         ]
     );
-    assert_eq!(parts(source.as_mut(), &place).1, first, "the same text for every job");
+    assert_eq!(metric_sets(source.as_mut(), &cgroups).1, first, "the same text for every job");
 }
 
 #[test]
@@ -258,21 +259,21 @@ fn without_permission_in_a_program_of_its_own() {
         return;
     }
     const EACCES: i32 = 13;
-    let (tree, mut source, place) = changing();
+    let (tree, mut source, cgroups) = changing();
     let path = tree.path(&file("memory.stat"));
     let allow = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-    let known = parts(source.as_mut(), &place).0;
+    let known = metric_sets(source.as_mut(), &cgroups).0;
     allow(0);
-    let part = &known["memory.stat"];
-    let mut reader = open(part);
-    let (values, reading) = read_part(part, reader.as_mut());
+    let set = &known["memory.stat"];
+    let mut reader = open(set);
+    let (values, reading) = read_set(set, reader.as_mut());
     assert!(values.values().all(Option::is_none));
     assert_eq!(reading, Reading { problem: Some(ReadProblem::Os { what: "memory.stat", errno: EACCES }), ..GOOD });
-    let (others, reports) = parts(source.as_mut(), &place);
+    let (others, reports) = metric_sets(source.as_mut(), &cgroups);
     assert_eq!(others.len(), known.len() - 1);
     assert_eq!(reports, ["cgroup: memory.stat of jobs is left out: Permission denied (os error 13)"]);
     allow(0o400);
-    assert_eq!(read_part(part, reader.as_mut()).1, GOOD, "once it may be read");
+    assert_eq!(read_set(set, reader.as_mut()).1, GOOD, "once it may be read");
     println!("without permission: done");
 }
 
@@ -284,17 +285,17 @@ fn descriptors(below: &Path) -> usize {
 
 #[test]
 fn a_job_has_one_descriptor_a_file_and_leaves_none() {
-    let (tree, mut source, place) = changing();
+    let (tree, mut source, cgroups) = changing();
     let folder = tree.path("cgroup").canonicalize().unwrap();
     for _ in 0..50 {
-        let parts = parts(source.as_mut(), &place).0;
-        let mut readers: Vec<_> = parts.values().map(|part| (part, open(part), open(part))).collect();
-        for (part, one, other) in &mut readers {
-            assert_eq!(read_part(part, one.as_mut()), read_part(part, other.as_mut()), "two at a time");
+        let sets = metric_sets(source.as_mut(), &cgroups).0;
+        let mut readers: Vec<_> = sets.values().map(|set| (set, open(set), open(set))).collect();
+        for (set, one, other) in &mut readers {
+            assert_eq!(read_set(set, one.as_mut()), read_set(set, other.as_mut()), "two at a time");
         }
-        assert_eq!(descriptors(&folder), 2 * parts.len());
+        assert_eq!(descriptors(&folder), 2 * sets.len());
         drop(readers);
-        source.forget(&place);
+        source.forget(&cgroups);
         assert_eq!(descriptors(&folder), 0);
     }
 }
@@ -316,25 +317,25 @@ fn out_of_descriptors_in_a_program_of_its_own() {
         return;
     }
     const EMFILE: i32 = 24;
-    let (_tree, mut source, place) = changing();
-    let known = parts(source.as_mut(), &place).0.len();
+    let (_tree, mut source, cgroups) = changing();
+    let known = metric_sets(source.as_mut(), &cgroups).0.len();
     let mut taken = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
         taken.push(file);
     }
-    let (parts, reports) = parts(source.as_mut(), &place);
-    assert_eq!(parts.len(), known, "what such files hold is known from before: {reports:?}");
-    let mut readers: Vec<_> = parts.values().map(|part| (part, open(part))).collect();
-    for (part, reader) in &mut readers {
-        let (values, reading) = read_part(part, reader.as_mut());
-        assert!(values.values().all(Option::is_none), "{}", part.name);
-        assert!(matches!(reading.problem, Some(ReadProblem::Os { errno: EMFILE, .. })), "{} {reading:?}", part.name);
+    let (sets, reports) = metric_sets(source.as_mut(), &cgroups);
+    assert_eq!(sets.len(), known, "what such files hold is known from before: {reports:?}");
+    let mut readers: Vec<_> = sets.values().map(|set| (set, open(set))).collect();
+    for (set, reader) in &mut readers {
+        let (values, reading) = read_set(set, reader.as_mut());
+        assert!(values.values().all(Option::is_none), "{}", set.name);
+        assert!(matches!(reading.problem, Some(ReadProblem::Os { errno: EMFILE, .. })), "{} {reading:?}", set.name);
     }
     drop(taken);
-    for (part, reader) in &mut readers {
-        let (_, reading) = read_part(part, reader.as_mut());
+    for (set, reader) in &mut readers {
+        let (_, reading) = read_set(set, reader.as_mut());
         // Its discovery did not see the block devices.
-        assert_eq!(reading, Reading { layout_changed: part.name == "io.stat", ..GOOD }, "{}", part.name);
+        assert_eq!(reading, Reading { layout_changed: set.name == "io.stat", ..GOOD }, "{}", set.name);
     }
     println!("out of descriptors: done");
 }
@@ -373,7 +374,7 @@ fn check_burner(job: &RealJob) {
     let mut measure = || {
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
-        (line.trim().parse::<f64>().unwrap(), sample(source.as_mut(), &job.place))
+        (line.trim().parse::<f64>().unwrap(), sample(source.as_mut(), &job.cgroups))
     };
     let (used_before, before) = measure();
     write_line(&mut child);
@@ -406,35 +407,35 @@ fn the_kernel_agrees_with_getrusage() {
 fn a_real_cgroup_vanishes_between_open_and_read() {
     let Some(job) = RealJob::new(true, true) else { return };
     let mut source = cgroup("", &Roots::default());
-    let parts = parts(source.as_mut(), &job.place).0;
-    let mut readers: Vec<_> = parts.values().map(|part| (part, open(part))).collect();
-    for (part, reader) in &mut readers {
-        assert_eq!(read_part(part, reader.as_mut()).1, GOOD, "{}", part.name);
+    let sets = metric_sets(source.as_mut(), &job.cgroups).0;
+    let mut readers: Vec<_> = sets.values().map(|set| (set, open(set))).collect();
+    for (set, reader) in &mut readers {
+        assert_eq!(read_set(set, reader.as_mut()).1, GOOD, "{}", set.name);
     }
-    let never_read: Vec<_> = parts.values().map(|part| (part, open(part))).collect();
+    let never_read: Vec<_> = sets.values().map(|set| (set, open(set))).collect();
     job.remove();
-    for (part, mut reader) in readers.into_iter().chain(never_read) {
+    for (set, mut reader) in readers.into_iter().chain(never_read) {
         for _ in 0..2 {
-            let (values, reading) = read_part(part, reader.as_mut());
-            assert_eq!(reading, GONE, "{}", part.name);
+            let (values, reading) = read_set(set, reader.as_mut());
+            assert_eq!(reading, GONE, "{}", set.name);
             assert!(values.values().all(Option::is_none));
         }
     }
-    assert!(source.parts(&job.place, &mut |text| panic!("{text}")).is_empty());
+    assert!(source.metric_sets(&job.cgroups, &mut |text| panic!("{text}")).is_empty());
 }
 
 #[test]
 fn a_real_cgroup_of_the_same_name_is_another_job() {
     let Some(job) = RealJob::new(true, true) else { return };
     let mut source = cgroup("", &Roots::default());
-    let parts = parts(source.as_mut(), &job.place).0;
-    let readers: Vec<_> = parts.values().map(|part| (part, open(part))).collect();
+    let sets = metric_sets(source.as_mut(), &job.cgroups).0;
+    let readers: Vec<_> = sets.values().map(|set| (set, open(set))).collect();
     // Removed and created again between two reads.
     job.remove();
     job.directories().iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
-    for (part, mut reader) in readers {
+    for (set, mut reader) in readers {
         for _ in 0..2 {
-            assert_eq!(read_part(part, reader.as_mut()).1, GONE, "{}", part.name);
+            assert_eq!(read_set(set, reader.as_mut()).1, GONE, "{}", set.name);
         }
     }
 }
@@ -443,21 +444,21 @@ fn a_real_cgroup_of_the_same_name_is_another_job() {
 fn controllers_that_vanish_one_after_another() {
     let Some(job) = RealJob::new(true, false) else { return };
     let mut source = cgroup("", &Roots::default());
-    let parts = parts(source.as_mut(), &job.place).0;
-    let mut readers: Vec<_> = parts.values().map(|part| (part, open(part))).collect();
+    let sets = metric_sets(source.as_mut(), &job.cgroups).0;
+    let mut readers: Vec<_> = sets.values().map(|set| (set, open(set))).collect();
     let until = Instant::now() + Duration::from_secs(20);
-    let mut left = job.place.v1.clone();
+    let mut left = job.cgroups.v1.clone();
     while let Some((controller, directory)) = left.pop_first() {
         while std::fs::remove_dir(&directory).is_err() {
             assert!(Instant::now() < until);
         }
-        for (part, reader) in &mut readers {
+        for (set, reader) in &mut readers {
             let of_it = |name: &str| {
-                let file = part.name.trim_start_matches("v1/");
+                let file = set.name.trim_start_matches("v1/");
                 file.split('.').next() == Some(name)
             };
             let expected = if left.keys().any(|name| of_it(name)) { GOOD } else { GONE };
-            assert_eq!(read_part(part, reader.as_mut()).1, expected, "{} without {controller}", part.name);
+            assert_eq!(read_set(set, reader.as_mut()).1, expected, "{} without {controller}", set.name);
         }
     }
 }

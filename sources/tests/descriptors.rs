@@ -5,7 +5,7 @@ use std::path::Path;
 
 use wholegrain_model::config::Document;
 use wholegrain_sources::descriptors::{self, Quota};
-use wholegrain_sources::job::{JobPlace, JobSource};
+use wholegrain_sources::job::{JobCgroups, JobSource};
 use wholegrain_sources::{Reader, Roots, Row, SOURCES};
 
 fn cgroup(root: &Path) -> Box<dyn JobSource> {
@@ -23,13 +23,13 @@ fn readers(source: &mut dyn JobSource, root: &Path, job: &str, uid: u32) -> Vec<
     for (name, text) in [("memory.current", "1\n"), ("pids.current", "2\n"), ("cpu.stat", "usage_usec 3\n")] {
         fs::write(dir.join(name), text).unwrap();
     }
-    let place = JobPlace { level: job.to_owned(), v2: Some(dir), uid: Some(uid), ..JobPlace::default() };
-    let parts = source.parts(&place, &mut |_| {});
-    let open = |part: &wholegrain_sources::job::JobPart| {
-        let slots: Vec<Option<u32>> = (0..part.sensors.len()).map(|slot| Some(slot as u32)).collect();
-        (part.sensors.len(), (part.open)(&slots))
+    let cgroups = JobCgroups { level: job.to_owned(), v2: Some(dir), uid: Some(uid), ..JobCgroups::default() };
+    let sets = source.metric_sets(&cgroups, &mut |_| {});
+    let open = |set: &wholegrain_sources::job::MetricSet| {
+        let slots: Vec<Option<u32>> = (0..set.sensors.len()).map(|slot| Some(slot as u32)).collect();
+        (set.sensors.len(), (set.open)(&slots))
     };
-    parts.iter().map(open).collect()
+    sets.iter().map(open).collect()
 }
 
 /// The number of readers that give a value.

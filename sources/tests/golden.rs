@@ -8,7 +8,7 @@ use expect_test::expect_file;
 use tree::{fixture, roots};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Kind, Schema, SensorPath, ValueType};
-use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::job::{JobCgroups, MetricSet};
 use wholegrain_sources::{GroupPlan, Row, SOURCES, SourceType, Timing};
 
 const TREES: [&str; 2] = ["recorded", "handmade"];
@@ -78,17 +78,18 @@ fn write_group(out: &mut String, mut group: GroupPlan) {
     Schema::new(SensorPath::new("/site/node").unwrap(), group.name, group.sensors).expect("a valid schema");
 }
 
-/// Writes the parts of a job as if each were a group.
-fn write_job(out: &mut String, tree: &str, source: &str, place: &JobPlace) {
+/// Writes the metric sets of a job as if each were a group.
+fn write_job(out: &mut String, tree: &str, source: &str, cgroups: &JobCgroups) {
     let mut reports = Vec::new();
-    let parts =
-        tree::job_source(source, "", &roots(&fixture(tree))).unwrap().parts(place, &mut |text| reports.push(text));
-    let version = if place.v1.is_empty() { "version 2" } else { "version 1" };
+    let sets = tree::job_source(source, "", &roots(&fixture(tree)))
+        .unwrap()
+        .metric_sets(cgroups, &mut |text| reports.push(text));
+    let version = if cgroups.v1.is_empty() { "version 2" } else { "version 1" };
     writeln!(out, "# {tree}: {source}, a job of {version}").unwrap();
     reports.iter().for_each(|report| writeln!(out, "! {report}").unwrap());
-    for part in parts {
-        let reader = tree::open(&part);
-        let JobPart { name, sensors, blocking, .. } = part;
+    for set in sets {
+        let reader = tree::open(&set);
+        let MetricSet { name, sensors, blocking, .. } = set;
         write_group(out, GroupPlan { name, sensors, reader, timing: Timing::default(), blocking });
     }
     out.push('\n');
@@ -97,7 +98,7 @@ fn write_job(out: &mut String, tree: &str, source: &str, place: &JobPlace) {
 #[test]
 fn every_sensor_of_the_fixtures() {
     let mut out = String::from("# name value x scale unit kind: description, by group; ! is a report\n\n");
-    let handmade = |v1, v2| ("handmade", tree::place(&fixture("handmade/cgroup"), v1, v2));
+    let handmade = |v1, v2| ("handmade", tree::cgroups(&fixture("handmade/cgroup"), v1, v2));
     let jobs = [
         ("recorded", tree::recorded(&fixture("recorded/cgroup"))),
         handmade(tree::V1_JOB, "none"),
@@ -106,7 +107,7 @@ fn every_sensor_of_the_fixtures() {
     for source in SOURCES {
         TREES.iter().for_each(|tree| write_node(&mut out, tree, source));
         if source.jobs.is_some() && !WITHOUT_FIXTURES_OF_JOBS.contains(&source.name) {
-            jobs.iter().for_each(|(tree, place)| write_job(&mut out, tree, source.name, place));
+            jobs.iter().for_each(|(tree, cgroups)| write_job(&mut out, tree, source.name, cgroups));
         }
     }
     expect_file!["../fixtures/golden.txt"].assert_eq(&out);

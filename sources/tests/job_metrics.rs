@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use expect_test::expect_file;
-use tree::{V1_JOB, V2_JOB, fixture, job_source, parts, place, roots};
+use tree::{V1_JOB, V2_JOB, cgroups, fixture, job_source, metric_sets, roots};
 use wholegrain_model::{Kind, SensorDef};
 use wholegrain_sources::Roots;
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 /// The minimum of default metrics of a job from its cgroups, where there is a unified hierarchy.
 const METRICS_MIN: usize = 67;
@@ -26,9 +26,9 @@ fn cgroup_metrics() -> BTreeMap<String, Metric> {
     let root = fixture("handmade/cgroup");
     let mut metrics = BTreeMap::new();
     for (v1, v2) in [(V1_JOB, "none"), ("none", V2_JOB)] {
-        let place = place(&root, v1, v2);
-        for part in parts(source.as_mut(), &place).0.into_values() {
-            for mut sensor in part.sensors {
+        let cgroups = cgroups(&root, v1, v2);
+        for set in metric_sets(source.as_mut(), &cgroups).0.into_values() {
+            for mut sensor in set.sensors {
                 // One device represents all.
                 if sensor.name.starts_with("io/") && sensor.name.matches('/').count() == 2 {
                     if !sensor.name.starts_with("io/sda/") {
@@ -38,9 +38,9 @@ fn cgroup_metrics() -> BTreeMap<String, Metric> {
                 }
                 let fresh = Metric { sensor: sensor.clone(), v1: None, v2: None };
                 let metric = metrics.entry(sensor.name).or_insert(fresh);
-                match part.name.strip_prefix("v1/") {
+                match set.name.strip_prefix("v1/") {
                     Some(name) => metric.v1 = Some(name.to_owned()),
-                    None => metric.v2 = Some(part.name.clone()),
+                    None => metric.v2 = Some(set.name.clone()),
                 }
             }
         }
@@ -51,9 +51,9 @@ fn cgroup_metrics() -> BTreeMap<String, Metric> {
 /// All metrics of the source on any kernel.
 fn tasks_metrics() -> Vec<SensorDef> {
     let mut source = job_source("tasks", "", &Roots::default()).unwrap();
-    let place = JobPlace { level: "1".to_owned(), ..JobPlace::default() };
-    let part = parts(source.as_mut(), &place).0.remove("tasks").unwrap();
-    let known: Vec<String> = part.sensors.into_iter().map(|sensor| sensor.name).collect();
+    let cgroups = JobCgroups { level: "1".to_owned(), ..JobCgroups::default() };
+    let set = metric_sets(source.as_mut(), &cgroups).0.remove("tasks").unwrap();
+    let known: Vec<String> = set.sensors.into_iter().map(|sensor| sensor.name).collect();
     let all = wholegrain_sources::tasks::sensors();
     assert!(known.iter().all(|name| all.iter().any(|sensor| sensor.name == *name)), "{known:?}");
     all

@@ -5,8 +5,8 @@ mod tree;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use tree::{RealJob, Tree, V1_JOB, V2_JOB, discover, fixture, job_source, open, parts, place, roots, source};
-use wholegrain_sources::job::{JobPart, JobPlace};
+use tree::{RealJob, Tree, V1_JOB, V2_JOB, cgroups, discover, fixture, job_source, metric_sets, open, roots, source};
+use wholegrain_sources::job::{JobCgroups, MetricSet};
 use wholegrain_sources::{GroupPlan, Roots, Row, Timing};
 
 struct Counting;
@@ -128,12 +128,13 @@ fn events_of_the_node_and_of_a_job() {
     groups.iter_mut().for_each(|group| group.check(true));
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let unified = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let place = JobPlace { v2: unified.and_then(|line| line.split(' ').nth(1)).map(Into::into), ..JobPlace::default() };
+    let cgroups =
+        JobCgroups { v2: unified.and_then(|line| line.split(' ').nth(1)).map(Into::into), ..JobCgroups::default() };
     let mut jobs = job_source("perf", config, &Roots::default()).unwrap();
-    for part in jobs.parts(&place, &mut |text| println!("{text}")) {
-        let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();
-        let (reader, sensors) = ((part.open)(&slots), part.sensors.len());
-        let JobPart { name, sensors: defs, blocking, .. } = part;
+    for set in jobs.metric_sets(&cgroups, &mut |text| println!("{text}")) {
+        let slots: Vec<Option<u32>> = (0..set.sensors.len() as u32).map(Some).collect();
+        let (reader, sensors) = ((set.open)(&slots), set.sensors.len());
+        let MetricSet { name, sensors: defs, blocking, .. } = set;
         let plan = GroupPlan { name, sensors: defs, reader, timing: Timing::default(), blocking };
         Group { plan, values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] }.check(true);
     }
@@ -164,11 +165,11 @@ fn trouble() {
 }
 
 /// All files of a job, each as a group.
-fn job_files(roots: &Roots, place: &JobPlace) -> Vec<Group> {
-    let parts = parts(job_source("cgroup", "", roots).unwrap().as_mut(), place).0;
-    let groups = parts.into_values().map(|part| {
-        let (reader, count) = (open(&part), part.sensors.len());
-        let JobPart { name, sensors, blocking, .. } = part;
+fn job_files(roots: &Roots, cgroups: &JobCgroups) -> Vec<Group> {
+    let sets = metric_sets(job_source("cgroup", "", roots).unwrap().as_mut(), cgroups).0;
+    let groups = sets.into_values().map(|set| {
+        let (reader, count) = (open(&set), set.sensors.len());
+        let MetricSet { name, sensors, blocking, .. } = set;
         let plan = GroupPlan { name, sensors, reader, timing: Timing::default(), blocking };
         Group { plan, values: vec![0; count], gaps: vec![0; count.div_ceil(64)] }
     });
@@ -178,13 +179,13 @@ fn job_files(roots: &Roots, place: &JobPlace) -> Vec<Group> {
 #[test]
 fn jobs() {
     let handmade = fixture("handmade/cgroup");
-    for place in [place(&handmade, V1_JOB, "none"), place(&handmade, "none", V2_JOB)] {
-        let mut files = job_files(&roots(&fixture("handmade")), &place);
+    for cgroups in [cgroups(&handmade, V1_JOB, "none"), cgroups(&handmade, "none", V2_JOB)] {
+        let mut files = job_files(&roots(&fixture("handmade")), &cgroups);
         assert!(files.len() >= 14);
         files.iter_mut().for_each(|file| file.check(true));
     }
     if let Some(job) = RealJob::new(true, true) {
-        let mut files = job_files(&Roots::default(), &job.place);
+        let mut files = job_files(&Roots::default(), &job.cgroups);
         files.iter_mut().for_each(|file| file.check(true));
         job.remove();
         files.iter_mut().for_each(|file| file.check(true));

@@ -11,8 +11,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use tree::{discover, job_source, open, parts, read_part, source};
-use wholegrain_sources::job::{JobPlace, JobSource};
+use tree::{discover, job_source, metric_sets, open, read_set, source};
+use wholegrain_sources::job::{JobCgroups, JobSource};
 use wholegrain_sources::{Reading, Roots};
 
 /// The work of the process: pages, each of which faults; sleeps, nearly each of which is a switch (none where the time is over before the process
@@ -71,8 +71,8 @@ impl Cgroup {
         }
     }
 
-    fn place(&self) -> JobPlace {
-        JobPlace { level: "4711".to_owned(), v2: Some(self.path.clone()), ..JobPlace::default() }
+    fn cgroups(&self) -> JobCgroups {
+        JobCgroups { level: "4711".to_owned(), v2: Some(self.path.clone()), ..JobCgroups::default() }
     }
 
     /// Starts a process in the step of the job, which waits for a line.
@@ -125,7 +125,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Runs this program again, in a part.
+/// Runs this program again, as the helper of this name.
 fn helper(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "parts_that_are_other_processes", "--nocapture", "--test-threads=1"]);
@@ -225,15 +225,15 @@ fn a_jobs_software_events_are_what_its_process_says_of_itself() {
     cgroup.start_worker();
     let mut source =
         jobs("events = [\"task-clock\", \"page-faults\", \"minor-faults\", \"context-switches\"]", &Roots::default());
-    let (parts, reports) = parts(source.as_mut(), &cgroup.place());
+    let (sets, reports) = metric_sets(source.as_mut(), &cgroup.cgroups());
     assert_eq!(reports, [""; 0]);
-    let part = &parts["software"];
-    let mut reader = open(part);
-    let (before, reading) = read_part(part, reader.as_mut());
+    let set = &sets["software"];
+    let mut reader = open(set);
+    let (before, reading) = read_set(set, reader.as_mut());
     assert_eq!(reading, Reading::default());
     assert_eq!(before["perf/page-faults"], Some(0), "it sleeps");
     let said = cgroup.work();
-    let (after, reading) = read_part(part, reader.as_mut());
+    let (after, reading) = read_set(set, reader.as_mut());
     assert_eq!(reading, Reading::default());
     let counted = |name: &str| (after[name].unwrap() - before[name].unwrap()) as u64;
     println!("the process: {said:?}; counted: {after:?}");
@@ -255,28 +255,28 @@ fn counters_outlive_the_change_of_readers_and_the_jobs_directory_and_leave_nothi
     cgroup.start_worker();
     let before = descriptors();
     let mut source = jobs("", &Roots::default());
-    let place = cgroup.place();
-    let (parts, _) = parts(source.as_mut(), &place);
+    let cgroups = cgroup.cgroups();
+    let (sets, _) = metric_sets(source.as_mut(), &cgroups);
     let opened = descriptors();
     assert!(opened >= before + 6, "{opened} descriptors, {before} before");
-    let part = &parts["software"];
-    let mut first = open(part);
+    let set = &sets["software"];
+    let mut first = open(set);
     cgroup.work();
-    let (values, _) = read_part(part, first.as_mut());
-    let mut second = open(part);
+    let (values, _) = read_set(set, first.as_mut());
+    let mut second = open(set);
     drop(first);
     cgroup.work();
-    let (later, _) = read_part(part, second.as_mut());
+    let (later, _) = read_set(set, second.as_mut());
     assert!(values["perf/page-faults"].unwrap() as u64 >= PAGES);
     assert!(later["perf/page-faults"].unwrap() as u64 >= values["perf/page-faults"].unwrap() as u64 + PAGES);
     assert_eq!(descriptors(), opened, "a change of readers opens nothing");
     // The final counts can be read after the end of the job.
     drop(cgroup);
-    let (last, reading) = read_part(part, second.as_mut());
+    let (last, reading) = read_set(set, second.as_mut());
     assert_eq!(reading, Reading::default());
     assert!(last["perf/task-clock"].unwrap() >= later["perf/task-clock"].unwrap());
-    source.forget(&place);
-    assert!(read_part(part, second.as_mut()).1.gone);
+    source.forget(&cgroups);
+    assert!(read_set(set, second.as_mut()).1.gone);
     // The two pipes of the worker are closed too.
     assert_eq!(descriptors(), before - 2);
 }
@@ -297,12 +297,12 @@ fn a_tracepoint_counts() {
             return;
         }
         let mut source = jobs("events = [\"sched:sched_switch\", \"context-switches\"]", &roots);
-        let (parts, reports) = parts(source.as_mut(), &cgroup.place());
+        let (sets, reports) = metric_sets(source.as_mut(), &cgroup.cgroups());
         assert_eq!(reports, [""; 0]);
-        let part = &parts["software"];
-        let mut reader = open(part);
+        let set = &sets["software"];
+        let mut reader = open(set);
         let own = cgroup.work()["switches"];
-        let (values, reading) = read_part(part, reader.as_mut());
+        let (values, reading) = read_set(set, reader.as_mut());
         println!("{values:?}");
         assert_eq!(reading, Reading::default());
         let [Some(passes), Some(switches)] =

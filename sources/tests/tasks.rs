@@ -6,48 +6,48 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tree::{RealJob, job_source, open, parts, read_part};
+use tree::{RealJob, job_source, metric_sets, open, read_set};
 use wholegrain_model::Kind;
-use wholegrain_sources::job::{FinalCounters, JobPart, JobPlace, JobSource};
+use wholegrain_sources::job::{FinalCounters, JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{Reader, Roots};
 
 const BY_PROC: &str = "[sources.tasks]\ntaskstats = false\n";
 
-/// A job with a reader of its only part.
+/// A job with a reader of its only metric set.
 struct Job {
-    place: RealJob,
+    real: RealJob,
     source: Box<dyn JobSource>,
-    part: JobPart,
+    set: MetricSet,
     reader: Box<dyn Reader>,
     before: BTreeMap<String, i64>,
 }
 
 impl Job {
     fn new(config: &str) -> Option<Self> {
-        let place = RealJob::new(true, true)?;
+        let real = RealJob::new(true, true)?;
         let mut source = job_source("tasks", config, &Roots::default()).unwrap();
-        let (parts, reports) = parts(source.as_mut(), &place.place);
+        let (sets, reports) = metric_sets(source.as_mut(), &real.cgroups);
         println!("{reports:?}");
-        let part = parts.into_values().next().unwrap();
-        let reader = open(&part);
-        Some(Self { place, source, part, reader, before: BTreeMap::new() })
+        let set = sets.into_values().next().unwrap();
+        let reader = open(&set);
+        Some(Self { real, source, set, reader, before: BTreeMap::new() })
     }
 
     /// Whether taskstats works, which gives more metrics.
     fn has_taskstats(&self) -> bool {
         let mut reports = Vec::new();
         let mut other = job_source("tasks", "", &Roots::default()).unwrap();
-        other.parts(&self.place.place, &mut |text| reports.push(text));
+        other.metric_sets(&self.real.cgroups, &mut |text| reports.push(text));
         !reports.iter().any(|text| text.contains("taskstats cannot be used"))
     }
 
     /// Takes a sample, and checks that no counter has fallen.
     fn read(&mut self) -> BTreeMap<String, i64> {
-        let (values, reading) = read_part(&self.part, self.reader.as_mut());
+        let (values, reading) = read_set(&self.set, self.reader.as_mut());
         assert_eq!(reading, Default::default());
         let values: BTreeMap<String, i64> =
             values.into_iter().map(|(name, value)| (name.clone(), value.unwrap_or_else(|| panic!("{name}")))).collect();
-        for sensor in self.part.sensors.iter().filter(|sensor| sensor.kind == Kind::Counter) {
+        for sensor in self.set.sensors.iter().filter(|sensor| sensor.kind == Kind::Counter) {
             if let Some(before) = self.before.get(&sensor.name) {
                 assert!(values[&sensor.name] >= *before, "{} fell from {before}: {values:?}", sensor.name);
             }
@@ -77,7 +77,7 @@ impl Job {
         let piped = Stdio::piped;
         let child =
             Command::new("/usr/bin/python3").args(["-c", &whole]).stdin(piped()).stdout(piped()).spawn().unwrap();
-        self.place.add(child.id());
+        self.real.add(child.id());
         child
     }
 }
@@ -161,7 +161,7 @@ fn children_that_ended_between_two_reads_stay_in_the_sums() {
     // Counted once: 8 times 100,000, and the reads of the interpreter.
     assert!((800_000..1_500_000).contains(&rise("tasks/io/read_chars")), "{}", rise("tasks/io/read_chars"));
     let cpu =
-        tree::sample(job_source("cgroup", "", &Roots::default()).unwrap().as_mut(), &job.place.place)["cpu/usage"];
+        tree::sample(job_source("cgroup", "", &Roots::default()).unwrap().as_mut(), &job.real.cgroups)["cpu/usage"];
     let run = after["tasks/cpu/run"] as f64 * 1e-9;
     println!("cpu/usage {cpu} s, tasks/cpu/run {run} s");
     // The cgroup counts since the process was moved into it, the process since its start.
@@ -244,40 +244,40 @@ fn sums_go_on_when_readers_change_and_end_when_the_job_is_forgotten() {
     child.kill().unwrap();
     child.wait().unwrap();
     job.read_until("no process", |values| values["tasks/processes"] == 0);
-    let place = job.place.place.clone();
-    let (parts, _) = parts(job.source.as_mut(), &place);
-    let part = &parts["tasks"];
-    let ended = part.sensors.iter().position(|sensor| sensor.name == "tasks/ended").unwrap();
-    let mut slots = vec![None; part.sensors.len()];
+    let cgroups = job.real.cgroups.clone();
+    let (sets, _) = metric_sets(job.source.as_mut(), &cgroups);
+    let set = &sets["tasks"];
+    let ended = set.sensors.iter().position(|sensor| sensor.name == "tasks/ended").unwrap();
+    let mut slots = vec![None; set.sensors.len()];
     slots[ended] = Some(0);
     let (mut values, mut gaps) = ([0], [0]);
     let mut read = |reader: &mut dyn Reader| {
         let mut row = wholegrain_sources::Row::new(&mut values, &mut gaps);
         (reader.read(&mut row).gone, row.int(0))
     };
-    let mut reader = (part.open)(&slots);
+    let mut reader = (set.open)(&slots);
     assert_eq!(read(reader.as_mut()), (false, Some(1)), "another reader of one sensor");
-    job.place.remove();
+    job.real.remove();
     for _ in 0..2 {
         assert_eq!(read(reader.as_mut()), (true, None));
     }
-    job.source.forget(&place);
+    job.source.forget(&cgroups);
 }
 
 #[test]
 fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
     let Some(mut job) = Job::new("") else { return };
     let has_taskstats = job.has_taskstats();
-    let place = job.place.place.clone();
-    assert_eq!(job.source.final_counters(&place), None, "never read");
+    let cgroups = job.real.cgroups.clone();
+    assert_eq!(job.source.final_counters(&cgroups), None, "never read");
     // A child that is never read, and writes between the last read and the end.
     let mut child = job.spawn("os.system('head -c 50000000 /dev/zero > /dev/null')");
     let before = job.read_until("one process", |values| values["tasks/processes"] == 1);
     go_on(&mut child);
     go_on(&mut child);
     child.wait().unwrap();
-    job.place.remove();
-    let last = job.source.final_counters(&place).expect("the job was read");
+    job.real.remove();
+    let last = job.source.final_counters(&cgroups).expect("the job was read");
     match last {
         FinalCounters::Known(counters) => {
             let value = |name: &str| counters.iter().find(|(sensor, _)| sensor.name == name).expect(name).1;
@@ -293,10 +293,10 @@ fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
     // Without taskstats the final counters are unknown, with a reason.
     let Some(mut job) = Job::new(BY_PROC) else { return };
     job.read();
-    let place = job.place.place.clone();
-    job.place.remove();
+    let cgroups = job.real.cgroups.clone();
+    job.real.remove();
     assert!(
-        matches!(job.source.final_counters(&place), Some(FinalCounters::Unknown(reason)) if reason.contains("taskstats"))
+        matches!(job.source.final_counters(&cgroups), Some(FinalCounters::Unknown(reason)) if reason.contains("taskstats"))
     );
 }
 
@@ -304,12 +304,12 @@ fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
 fn missing_permissions_are_reported_with_a_remedy() {
     let discover = |config: &str| {
         let mut source = job_source("tasks", config, &Roots::default()).unwrap();
-        let place = JobPlace { level: "1".to_owned(), v2: Some("/nonexistent".into()), ..JobPlace::default() };
-        let (parts, reports) = parts(source.as_mut(), &place);
-        let part = &parts["tasks"];
-        assert!(part.blocking);
-        assert!(open(part).read(&mut wholegrain_sources::Row::new(&mut [0; 64], &mut [0])).gone, "no such directory");
-        (part.sensors.iter().map(|sensor| sensor.name.clone()).collect::<Vec<_>>(), reports)
+        let cgroups = JobCgroups { level: "1".to_owned(), v2: Some("/nonexistent".into()), ..JobCgroups::default() };
+        let (sets, reports) = metric_sets(source.as_mut(), &cgroups);
+        let set = &sets["tasks"];
+        assert!(set.blocking);
+        assert!(open(set).read(&mut wholegrain_sources::Row::new(&mut [0; 64], &mut [0])).gone, "no such directory");
+        (set.sensors.iter().map(|sensor| sensor.name.clone()).collect::<Vec<_>>(), reports)
     };
     let (names, reports) = discover(BY_PROC);
     assert_eq!(reports, [""; 0]);
@@ -328,8 +328,8 @@ fn missing_permissions_are_reported_with_a_remedy() {
 fn only_what_is_chosen() {
     let config = "[sources.tasks]\nmetrics = { include = [\"tasks/io/**\"] }\n";
     let mut source = job_source("tasks", config, &Roots::default()).unwrap();
-    let place = JobPlace { level: "1".to_owned(), ..JobPlace::default() };
-    assert_eq!(parts(source.as_mut(), &place).0["tasks"].sensors.len(), 7);
+    let cgroups = JobCgroups { level: "1".to_owned(), ..JobCgroups::default() };
+    assert_eq!(metric_sets(source.as_mut(), &cgroups).0["tasks"].sensors.len(), 7);
 }
 
 #[test]
@@ -340,9 +340,9 @@ fn without_privileges() {
     job.read_until("one process", |values| values["tasks/processes"] == 1);
     // As another user, who may not read a process of root.
     let name = "without_privileges_in_a_program_of_its_own";
-    let place = &job.place.place;
+    let cgroups = &job.real.cgroups;
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--exact", name, "--nocapture"]).env("WHOLEGRAIN_CGROUP", place.v1.values().next().unwrap());
+    program.args(["--exact", name, "--nocapture"]).env("WHOLEGRAIN_CGROUP", cgroups.v1.values().next().unwrap());
     let output = program.uid(65534).gid(65534).current_dir("/").output();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -361,14 +361,14 @@ fn without_privileges_in_a_program_of_its_own() {
     const EACCES: i32 = 13;
     let mut source = job_source("tasks", "", &Roots::default()).unwrap();
     let v1 = [("cpuacct".to_owned(), directory.into())].into();
-    let place = JobPlace { level: "1".to_owned(), v1, ..JobPlace::default() };
-    let (parts, reports) = parts(source.as_mut(), &place);
+    let cgroups = JobCgroups { level: "1".to_owned(), v1, ..JobCgroups::default() };
+    let (sets, reports) = metric_sets(source.as_mut(), &cgroups);
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert!(
         reports[0]
             .starts_with("tasks: taskstats cannot be used: it needs CAP_NET_ADMIN; the agent reads /proc/PID instead")
     );
-    let (values, reading) = read_part(&parts["tasks"], open(&parts["tasks"]).as_mut());
+    let (values, reading) = read_set(&sets["tasks"], open(&sets["tasks"]).as_mut());
     let problem = wholegrain_sources::ReadProblem::Os { what: "proc/PID/io", errno: EACCES };
     assert_eq!(reading.problem, Some(problem));
     assert_eq!((values["tasks/processes"], values["tasks/io/read_chars"]), (Some(1), None), "no sum without its parts");

@@ -411,7 +411,7 @@ fn others_cannot_use_the_control_topic_or_the_administrators_socket() {
     let node = Node::new(RULES, SOURCES);
     let agent = node.start();
     let order = json!({ "id": 1, "who": { "name": "root", "role": "admin" },
-                        "order": { "add": { "metrics": ["**"], "jobs": "17", "every": "off", "for": "10m" } } });
+                        "action": { "add": { "metrics": ["**"], "jobs": "17", "every": "off", "for": "10m" } } });
     let (certificate, key) = node.site.site.agent_certificate("intruder");
     let sent = Command::new("mosquitto_pub")
         .args(["-h", "localhost", "-p", &node.site.site.mqtt_port.to_string(), "-V", "5", "-q", "1"])

@@ -6,13 +6,13 @@
 //! | `wholegrain/v1/schema/<agent>/<group>` | schema | 1 | yes |
 //! | `wholegrain/v1/need/<agent>` | schema hashes that the server lacks, 16 bytes each | 1 | no |
 //! | `wholegrain/v1/job/<agent>` | a job record, JSON | 1 | no |
-//! | `wholegrain/v1/control/<agent>` | what the server asks of an agent, JSON | 1 | no |
-//! | `wholegrain/v1/answer/<agent>` | what the agent answers to that, or tells of itself, JSON | 1 | no |
+//! | `wholegrain/v1/control/<agent>` | a command of the server, JSON | 0 | no |
+//! | `wholegrain/v1/response/<agent>` | the response to a command, or a notice, JSON | 0 | no |
 
-/// What every native topic begins with.
+/// The prefix of every native topic.
 pub const ROOT: &str = "wholegrain/v1/";
 
-/// A native topic, taken apart.
+/// A parsed native topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic<'a> {
     Batch {
@@ -23,7 +23,7 @@ pub enum Topic<'a> {
         agent: &'a str,
         group: &'a str,
     },
-    /// Schemas that the server asks an agent for.
+    /// Schemas that the server requests from an agent.
     Need {
         agent: &'a str,
     },
@@ -31,27 +31,27 @@ pub enum Topic<'a> {
     Job {
         agent: &'a str,
     },
-    /// What the server asks of an agent.
+    /// Commands of the server to an agent.
     Control {
         agent: &'a str,
     },
-    /// What an agent answers to that.
-    Answer {
+    /// An agent's responses and notices.
+    Response {
         agent: &'a str,
     },
 }
 
 impl<'a> Topic<'a> {
-    /// Takes a native topic apart; `None` for any other topic.
+    /// Parses a native topic; `None` for any other topic.
     pub fn parse(topic: &'a str) -> Option<Self> {
         let (kind, rest) = topic.strip_prefix(ROOT)?.split_once('/')?;
         match kind {
             _ if rest.is_empty() => None,
-            "need" | "job" | "control" | "answer" if rest.contains('/') => None,
+            "need" | "job" | "control" | "response" if rest.contains('/') => None,
             "need" => Some(Topic::Need { agent: rest }),
             "job" => Some(Topic::Job { agent: rest }),
             "control" => Some(Topic::Control { agent: rest }),
-            "answer" => Some(Topic::Answer { agent: rest }),
+            "response" => Some(Topic::Response { agent: rest }),
             "batch" | "schema" => {
                 let (agent, group) = rest.split_once('/')?;
                 if agent.is_empty() || group.is_empty() {
@@ -72,7 +72,7 @@ impl std::fmt::Display for Topic<'_> {
             Topic::Need { agent } => write!(f, "{ROOT}need/{agent}"),
             Topic::Job { agent } => write!(f, "{ROOT}job/{agent}"),
             Topic::Control { agent } => write!(f, "{ROOT}control/{agent}"),
-            Topic::Answer { agent } => write!(f, "{ROOT}answer/{agent}"),
+            Topic::Response { agent } => write!(f, "{ROOT}response/{agent}"),
         }
     }
 }
@@ -89,7 +89,7 @@ mod tests {
             Topic::Need { agent: "n1" },
             Topic::Job { agent: "n1" },
             Topic::Control { agent: "n1" },
-            Topic::Answer { agent: "n1" },
+            Topic::Response { agent: "n1" },
         ] {
             assert_eq!(Topic::parse(&topic.to_string()), Some(topic));
         }

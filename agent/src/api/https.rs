@@ -61,7 +61,7 @@ pub(super) fn start(config: &HttpsConfig, service: Arc<ApiService>) -> anyhow::R
 
 impl TimedConnection for StreamOwned<ServerConnection, TimedStream<TcpStream>> {
     fn within(&mut self, time: std::time::Duration) {
-        self.sock.put_off(time);
+        self.sock.within(time);
     }
 }
 

@@ -127,12 +127,12 @@ pub(super) fn add(service: &ApiService, who: &CallerIdentity, request: &HttpRequ
         let example = r#"{"metrics": ["perf/*"], "jobs": "4711", "every": "1ms", "for": "10m"}"#;
         HttpFailure::new(400, format!("the body is not a rule: {error}; one is written as {example}"))
     })?;
-    let order = match request.value("try") {
+    let action = match request.value("try") {
         None | Some("0" | "false") => JobsAction::Add(raw),
         Some("" | "1" | "true") => JobsAction::Try(raw),
         Some(other) => return Err(HttpFailure::new(400, format!("try: {other:.40?} is neither 1 nor 0"))),
     };
-    ask(service, who, order)
+    ask(service, who, action)
 }
 
 pub(super) fn remove(service: &ApiService, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
@@ -142,6 +142,6 @@ pub(super) fn remove(service: &ApiService, who: &CallerIdentity, id: &str) -> Re
     ask(service, who, JobsAction::Remove(id))
 }
 
-fn ask(service: &ApiService, who: &CallerIdentity, order: JobsAction) -> Result<Vec<u8>, HttpFailure> {
-    Ok(view::bytes(&service.manager_handle.execute_jobs(JobsCommand { who: who.clone(), order })?))
+fn ask(service: &ApiService, who: &CallerIdentity, action: JobsAction) -> Result<Vec<u8>, HttpFailure> {
+    Ok(view::bytes(&service.manager_handle.execute_jobs(JobsCommand { who: who.clone(), action })?))
 }

@@ -85,7 +85,7 @@ fn admit(service: &ApiService, caller: &ApiCaller, request: &HttpRequest) -> Res
 
 fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Result<Vec<u8>, HttpFailure> {
     let context = &*service.context;
-    let order = |command: ManagerCommand| {
+    let run = |command: ManagerCommand| {
         tracing::info!("{command:?}, requested by {}", who.name);
         Ok(view::bytes(&service.manager_handle.execute(command)?))
     };
@@ -108,20 +108,18 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
             _ => Err(HttpFailure(404, format!("there is no {path}; the routes are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
-            "log" => order(log_order(request)?),
-            "reload" => order(ManagerCommand::Reload),
+            "log" => run(log_command(request)?),
+            "reload" => run(ManagerCommand::Reload),
             "rules" => jobs::add(service, who, request),
-            rest => order(
-                named_order(rest, request)
-                    .ok_or_else(|| HttpFailure(404, format!("there is no {path}; the routes are {KNOWN}")))??,
-            ),
+            rest => run(named_order(rest, request)
+                .ok_or_else(|| HttpFailure(404, format!("there is no {path}; the routes are {KNOWN}")))??),
         },
         "DELETE" if path.starts_with("/v1/rules/") => jobs::remove(service, who, &path["/v1/rules/".len()..]),
         method => Err(HttpFailure(405, format!("{method} is not supported; the routes are {KNOWN}"))),
     }
 }
 
-fn log_order(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
+fn log_command(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
     let text = request.value("level").unwrap_or_default();
     let level = text.parse::<LogLevel>().map_err(|_| {
         HttpFailure(400, format!("level: {text:?} is not a level; add ?level= and error, warn, info, debug or trace"))
@@ -287,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders() {
+    fn commands() {
         let check = |path: &str, query: &[(&str, &str)], expected: &str| {
             let query = query.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
             let request = HttpRequest { method: "POST".into(), query, ..HttpRequest::default() };

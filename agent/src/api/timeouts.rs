@@ -21,10 +21,6 @@ impl<S> TimedStream<S> {
         Self { stream, end: Instant::now() + time }
     }
 
-    pub fn put_off(&mut self, time: Duration) {
-        self.end = Instant::now() + time;
-    }
-
     fn check(&self) -> io::Result<()> {
         if Instant::now() < self.end { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
@@ -50,7 +46,7 @@ impl<S: Write> Write for TimedStream<S> {
 
 impl<S: Read + Write> TimedConnection for TimedStream<S> {
     fn within(&mut self, time: Duration) {
-        self.put_off(time);
+        self.end = Instant::now() + time;
     }
 }
 

@@ -9,7 +9,7 @@ use super::rules::RawRule;
 #[derive(Debug, Clone)]
 pub struct JobsCommand {
     pub who: CallerIdentity,
-    pub order: JobsAction,
+    pub action: JobsAction,
 }
 
 /// An action; as JSON, `{"add": {"metrics": ["perf/*"], "jobs": "4711", "every": "1ms", "for": "10m"}}`, `{"remove": 17}` or `{"end": "4711"}`.

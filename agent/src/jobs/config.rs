@@ -18,7 +18,7 @@ pub struct JobsConfig {
     /// The Unix socket for all users of the node.
     pub socket: Option<PathBuf>,
     /// Whether commands of the server are executed.
-    pub orders: bool,
+    pub server_commands: bool,
     pub tracker: tracker::TrackerConfig,
     pub rules: rules::RulesConfig,
     pub marks: marks::MarksConfig,
@@ -30,7 +30,7 @@ pub struct JobsConfig {
 struct RawJobs {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
-    orders: bool,
+    server_commands: bool,
     rescan: Interval,
     managers: Vec<String>,
     pattern: Vec<tracker::RawPattern>,
@@ -54,7 +54,7 @@ impl Default for RawJobs {
         Self {
             dir: None,
             socket: None,
-            orders: true,
+            server_commands: true,
             rescan: Interval::from_s(5),
             managers: tracker::default_managers(),
             pattern: Vec::new(),
@@ -101,7 +101,7 @@ impl JobsConfig {
         Ok(Self {
             dir: raw.dir.map(|path| dir.join(path)),
             socket: raw.socket.map(|path| dir.join(path)),
-            orders: raw.orders,
+            server_commands: raw.server_commands,
             tracker: tracker::TrackerConfig::check(section, tracker, dir)?,
             rules: rules::RulesConfig::check(section, raw.rule, raw.limits)?,
             marks: raw.marks.check(section)?,

@@ -1,7 +1,7 @@
 //! Commands of the server about jobs, which it sends to all nodes of a job.
 //!
 //! - In: messages on `wholegrain/v1/control/<agent>`, where only the server publishes.
-//! - Out: one response to each on `wholegrain/v1/answer/<agent>`. A command passes the same permissions and limits as one on the node.
+//! - Out: one response to each on `wholegrain/v1/response/<agent>`. A command passes the same permissions and limits as one on the node.
 //! - Never: a sender thread that waits for a command; a command that is stored for later.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ struct ServerCommand {
     id: u64,
     who: ServerCaller,
     /// The change; absent in a request for `show`.
-    order: Option<JobsAction>,
+    action: Option<JobsAction>,
     /// The job whose metrics and settings are requested.
     show: Option<String>,
 }
@@ -98,7 +98,7 @@ impl ControlChannel {
     pub fn take(&self, payload: Bytes) {
         let mut queues = lock(&self.queues);
         if queues.refuses {
-            let why = "this agent takes no commands of the server ([jobs] orders = false)";
+            let why = "this agent takes no commands of the server ([jobs] server_commands = false)";
             queues.respond(id_of(&payload), CommandOutcome::Error(why.to_owned()));
         } else if payload.len() > COMMAND_BYTES_MAX {
             tracing::warn!(
@@ -207,14 +207,14 @@ fn execute<T: Serialize>(
     };
     let id = message.id;
     let who = message.who.identity();
-    let outcome = match (message.order, message.show) {
-        (Some(order), None) => {
-            tracing::info!("{order:?}, requested by {}", who.name);
-            run(JobsCommand { who, order })
+    let outcome = match (message.action, message.show) {
+        (Some(action), None) => {
+            tracing::info!("{action:?}, requested by {}", who.name);
+            run(JobsCommand { who, action })
                 .and_then(|done| serde_json::to_value(done).map_err(|error| error.to_string()))
         }
         (None, Some(job)) => show(agent, view, &who, &job),
-        _ => Err("a command has either `order` or `show`".to_owned()),
+        _ => Err("a command has either `action` or `show`".to_owned()),
     };
     (id, outcome.map_or_else(CommandOutcome::Error, CommandOutcome::Ok))
 }
@@ -251,12 +251,12 @@ mod tests {
 
     #[test]
     fn every_message_has_a_response() {
-        let add = r#""order":{"add":{"metrics":["perf/*"],"jobs":"4711","every":"1ms","for":"10m"}}"#;
+        let add = r#""action":{"add":{"metrics":["perf/*"],"jobs":"4711","every":"1ms","for":"10m"}}"#;
         check(&format!(r#"{{"id":7,"who":{{"name":"alice","role":"user"}},{add}}}"#), r#"{"id":7,"ok":"done"}"#);
         check(&format!(r#"{{"id":7,"who":{{"name":"alice","role":"god"}},{add}}}"#), r#"{"id":7,"error":"#);
         check(r#"{"id":8,"who":{"name":"alice","role":"admin"},"show":"1"}"#, "job 1 does not run on n1");
-        check(r#"{"id":9,"who":{"name":"alice","role":"admin"}}"#, "either `order` or `show`");
-        check(r#"{"id":10,"who":{"name":"alice","role":"admin"},"order":{"explode":1}}"#, r#"{"id":10,"error":"#);
+        check(r#"{"id":9,"who":{"name":"alice","role":"admin"}}"#, "either `action` or `show`");
+        check(r#"{"id":10,"who":{"name":"alice","role":"admin"},"action":{"explode":1}}"#, r#"{"id":10,"error":"#);
         check("\u{1}garbage", r#"{"id":0,"error":"the agent cannot read"#);
     }
 

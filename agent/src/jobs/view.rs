@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use wholegrain_model::{JobRecord, Kind};
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 use crate::sync::lock;
 
@@ -37,10 +37,10 @@ pub struct JobView {
     pub record: JobRecord,
     /// The job's directories on this node, by which its processes are recognized.
     #[serde(skip)]
-    pub place: JobPlace,
+    pub cgroups: JobCgroups,
     /// Why the job is not read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held: Option<&'static str>,
+    pub wait_reason: Option<&'static str>,
     /// All its metrics, read or not.
     pub metrics: Vec<MetricView>,
 }

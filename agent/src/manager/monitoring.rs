@@ -39,7 +39,7 @@ impl JobMonitor {
 
     /// Starts monitoring if it is configured. A failure is logged, and the rest of the agent goes on.
     pub fn start(&mut self, config: &Config) {
-        self.control.accept(config.jobs.as_ref().is_none_or(|jobs| jobs.orders));
+        self.control.accept(config.jobs.as_ref().is_none_or(|jobs| jobs.server_commands));
         let Some(jobs) = &config.jobs else { return };
         match self.open(config, jobs) {
             Ok(monitoring) => self.running = Some(monitoring),
@@ -70,8 +70,8 @@ impl JobMonitor {
         let (counts, counters) = (tracker.counts(), &self.context.counters);
         let copy = |from: &AtomicU64, to: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         copy(&counts.watches, &counters.watches);
-        copy(&counts.jobs_passed_over, &counters.jobs_passed_over);
-        copy(&counts.directories_passed_over, &counters.directories_passed_over);
+        copy(&counts.jobs_skipped, &counters.jobs_skipped);
+        copy(&counts.directories_skipped, &counters.directories_skipped);
         changed
     }
 
@@ -123,7 +123,7 @@ impl JobMonitor {
             (None, Some(_)) => self.stop(fast),
             (Some(_), None) => self.start(config),
             (Some(jobs), Some(running)) => {
-                self.control.accept(jobs.orders);
+                self.control.accept(jobs.server_commands);
                 running.configure(jobs, config, old, fast);
             }
             (None, None) => {}

@@ -203,7 +203,7 @@ impl SendQueue {
     pub fn count_refused(&mut self, what: &str, reason: ReasonCode) {
         let given_up = is_final(reason);
         let counters = &self.context.counters;
-        let counter = if given_up { &counters.refused } else { &counters.put_off };
+        let counter = if given_up { &counters.refused } else { &counters.deferred };
         counter.fetch_add(1, Ordering::Relaxed);
         let Some(count) = self.refusal_log.due(1) else { return };
         if given_up {

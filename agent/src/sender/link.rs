@@ -388,7 +388,7 @@ impl OpenConnection {
     fn respond(&mut self, context: &SenderContext) -> Result<(), ClientError> {
         let agent = &context.identity.name;
         while let Some(response) = context.control.next_response() {
-            self.client.publish(&Topic::Answer { agent }.to_string(), &response, false, false)?;
+            self.client.publish(&Topic::Response { agent }.to_string(), &response, false, false)?;
         }
         Ok(())
     }
@@ -539,9 +539,7 @@ impl OpenConnection {
             Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, context, queue, records),
             Event::Subscribed { reason, .. } => {
                 if reason.is_error() {
-                    tracing::warn!(
-                        "the server refused a subscription, for schemas that it lacks or its orders: {reason}"
-                    );
+                    tracing::warn!("the server refused a subscription, for requests of schemas or commands: {reason}");
                 }
             }
             Event::Message { topic, payload, .. }
@@ -595,7 +593,7 @@ impl OpenConnection {
             self.pauses.refused(Instant::now());
         }
         match sent {
-            SentMessage::Job(..) if again => records.put_off(Instant::now()),
+            SentMessage::Job(..) if again => records.retry_later(Instant::now()),
             SentMessage::Job(record, _) if refused => records.refused(*record),
             SentMessage::Job(record, _) => records.accepted(&record),
             SentMessage::Schema(hash) => {

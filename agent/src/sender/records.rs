@@ -107,7 +107,7 @@ impl OutgoingRecords {
     }
 
     /// The server refused a record for now.
-    pub fn put_off(&mut self, now: Instant) {
+    pub fn retry_later(&mut self, now: Instant) {
         self.pauses.refused(now);
         self.ask_again();
     }

@@ -51,7 +51,7 @@ impl Arrived {
                         None => self.orphans += 1,
                     }
                 }
-                Topic::Need { .. } | Topic::Job { .. } | Topic::Control { .. } | Topic::Answer { .. } => {}
+                Topic::Need { .. } | Topic::Job { .. } | Topic::Control { .. } | Topic::Response { .. } => {}
             }
         }
     }

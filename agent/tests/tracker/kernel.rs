@@ -231,14 +231,14 @@ fn controllers_vanish_one_after_another() {
         fs::create_dir_all(cgroups.v1(controller, 1, &id)).unwrap();
     }
     fs::create_dir_all(cgroups.v2(&id)).unwrap();
-    tracked.job_with(&id, |job| job.place.v1.len() == V1.len() && job.place.v2.is_some());
+    tracked.job_with(&id, |job| job.cgroups.v1.len() == V1.len() && job.cgroups.v2.is_some());
     for (left, controller) in (2..=V1.len()).rev().zip(["memory", "cpuacct", "cpuset", "pids"]) {
         fs::remove_dir(cgroups.v1(controller, 1, &id)).unwrap();
-        tracked.changed(&id, |job| job.place.v1.len() == left - 1);
+        tracked.changed(&id, |job| job.cgroups.v1.len() == left - 1);
     }
     fs::remove_dir(cgroups.v2(&id)).unwrap();
     let ended = tracked.ended(&id);
-    assert_eq!(ended.place.v1.keys().collect::<Vec<_>>(), ["freezer"], "which keeps no job running");
+    assert_eq!(ended.cgroups.v1.keys().collect::<Vec<_>>(), ["freezer"], "which keeps no job running");
     tracked.tracker.stop();
 }
 

@@ -70,7 +70,7 @@ impl Tracked {
                 if wanted(&event) {
                     return job(&event).clone();
                 }
-                passed.push(format!("{} {:?}", short(&event), job(&event).place.v1.keys()));
+                passed.push(format!("{} {:?}", short(&event), job(&event).cgroups.v1.keys()));
             }
             assert!(Instant::now() < deadline, "waited in vain for {what}; there were {passed:#?}");
             self.waker.wait(Duration::from_millis(100));

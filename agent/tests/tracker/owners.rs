@@ -82,7 +82,7 @@ fn a_units_name_replaces_no_flux_job() {
             (Some(ALICE), "fTE9HHdZvi3"),
             "start {start}"
         );
-        assert_eq!(job_with.place.v2.as_deref(), Some(&*tree.path(&job)));
+        assert_eq!(job_with.cgroups.v2.as_deref(), Some(&*tree.path(&job)));
         let other = format!("{}/app.slice/imp-shell-0-f2uT.service", manager_of(FLUX));
         if start == 1 {
             // Bob's goes: alice's stays.

@@ -50,7 +50,7 @@ fn check(life: &Life, hierarchies: &[&str]) {
         }
     }
     let changed = tracked.changed(life.id, |job| job.record.cpus.is_some());
-    assert_eq!((changed.record.cpus.as_deref(), &changed.place.cpus[..]), (Some("0-1"), &[0, 1][..]));
+    assert_eq!((changed.record.cpus.as_deref(), &changed.cgroups.cpus[..]), (Some("0-1"), &[0, 1][..]));
     dirs.iter().rev().for_each(|dir| tree.remove(dir));
     let ended = tracked.ended(life.id);
     let record = &ended.record;
@@ -84,7 +84,7 @@ fn oar_2_with_hierarchies_of_its_own() {
     let tracked = Tracked::start(&config, &tree.roots(), None);
     let began = tracked.began("7");
     assert_eq!(began.record.user.as_deref(), Some("alice"));
-    assert_eq!(began.place.v1("cpuacct"), Some(&*tree.path("links/cpuacct/oar/alice_7")));
+    assert_eq!(began.cgroups.v1("cpuacct"), Some(&*tree.path("links/cpuacct/oar/alice_7")));
     tree.remove("mounts/cpuacct/oar/alice_7");
     tracked.ended("7");
     tracked.tracker.stop();
@@ -214,7 +214,7 @@ fn whose_job_it_is_shows_in_its_processes() {
     tree.write(&format!("{job}/step_0/cgroup.procs"), "10\n");
     tree.write(&format!("{job}/step_0/user/task_0/cgroup.procs"), "11\n");
     let changed = tracked.changed("9", |job| job.record.uid.is_some());
-    assert_eq!((changed.record.uid, changed.place.uid), (Some(4242), Some(4242)));
+    assert_eq!((changed.record.uid, changed.cgroups.uid), (Some(4242), Some(4242)));
     tracked.tracker.stop();
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use wholegrain_model::config::Document;
-use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::job::{JobCgroups, MetricSet};
 use wholegrain_sources::{GroupPlan, Roots, SOURCES, SourceType};
 use wholegrain_testing::cgroups::{self, Cgroups, JobGroup};
 
@@ -67,20 +67,20 @@ fn reads_of(group: &JobGroup) -> anyhow::Result<(String, u64)> {
     let controllers = ["cpu", "cpuacct", "memory", "blkio", "pids"].into_iter();
     let v1 = controllers.filter_map(|name| Some((name.to_owned(), group.v1(name)?.to_owned())));
     let v2 = group.v2().map(Path::to_owned);
-    let place = JobPlace { level: group.id().to_owned(), v2, v1: v1.collect(), ..JobPlace::default() };
-    let parts = |name: &str| -> anyhow::Result<Vec<JobPart>> {
+    let cgroups = JobCgroups { level: group.id().to_owned(), v2, v1: v1.collect(), ..JobCgroups::default() };
+    let sets = |name: &str| -> anyhow::Result<Vec<MetricSet>> {
         let configure = source(name)?.jobs.with_context(|| format!("the source {name} reads nothing of jobs"))?;
-        Ok(configure(&table(name), &roots.clone().into())?.parts(&place, &mut |_| {}))
+        Ok(configure(&table(name), &roots.clone().into())?.metric_sets(&cgroups, &mut |_| {}))
     };
-    for part in parts("cgroup")? {
-        reads.push(Read::File(file_of(&part.name, &place).with_context(|| format!("no file of {}", part.name))?));
-        values += part.sensors.len() as u64;
+    for set in metric_sets("cgroup")? {
+        reads.push(Read::File(file_of(&set.name, &cgroups).with_context(|| format!("no file of {}", set.name))?));
+        values += set.sensors.len() as u64;
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    for part in parts("perf")? {
-        let names = part.sensors.iter().filter_map(|sensor| sensor.name.strip_prefix("perf/"));
+    for set in metric_sets("perf")? {
+        let names = set.sensors.iter().filter_map(|sensor| sensor.name.strip_prefix("perf/"));
         let events: Vec<String> = names.filter_map(event).collect();
-        let Some(dir) = place.v2.as_ref().filter(|_| !events.is_empty()) else { continue };
+        let Some(dir) = cgroups.v2.as_ref().filter(|_| !events.is_empty()) else { continue };
         values += events.len() as u64;
         reads.extend((0..cpus).map(|cpu| Read::Perf(dir.clone(), cpu, events.clone())));
     }
@@ -88,8 +88,8 @@ fn reads_of(group: &JobGroup) -> anyhow::Result<(String, u64)> {
     Ok((reads.iter().map(|read| format!("{read}\n")).collect(), values))
 }
 
-/// The file after which a part of a job is named, such as `v1/memory.stat`: it begins with the controller's name.
-fn file_of(part: &str, place: &JobPlace) -> Option<PathBuf> {
-    let Some(name) = part.strip_prefix("v1/") else { return Some(place.v2.as_ref()?.join(part)) };
-    Some(place.v1(name.split('.').next()?)?.join(name))
+/// The file after which a metric set of a job is named, such as `v1/memory.stat`: it begins with the controller's name.
+fn file_of(set: &str, cgroups: &JobCgroups) -> Option<PathBuf> {
+    let Some(name) = set.strip_prefix("v1/") else { return Some(cgroups.v2.as_ref()?.join(set)) };
+    Some(cgroups.v1(name.split('.').next()?)?.join(name))
 }

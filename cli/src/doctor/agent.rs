@@ -172,17 +172,17 @@ struct Status {
 #[serde(default)]
 struct JobLoad {
     waiting: u64,
-    passed_over: u64,
-    directories_passed_over: u64,
+    skipped: u64,
+    directories_skipped: u64,
     descriptors_refused: u64,
 }
 
-/// Whether there is more of jobs than the agent is to take.
+/// Warns if the jobs exceed the agent's bounds.
 fn of_jobs(findings: &mut Findings, jobs: &JobLoad) {
     let kinds = [
         (jobs.waiting, "jobs are not read, as others have all sensors or files that jobs may have"),
-        (jobs.passed_over, "directories of jobs are passed over, as there are too many jobs"),
-        (jobs.directories_passed_over, "directories are not looked into, as their users have too many"),
+        (jobs.skipped, "directories of jobs are skipped, because there are too many jobs"),
+        (jobs.directories_skipped, "directories are not searched, because their users have too many"),
         (jobs.descriptors_refused, "files of jobs were not opened, as jobs hold too many"),
     ];
     for (count, what) in kinds.into_iter().filter(|(count, _)| *count > 0) {

@@ -202,7 +202,7 @@ impl Access {
                     Topic::Batch { agent, .. }
                     | Topic::Schema { agent, .. }
                     | Topic::Job { agent }
-                    | Topic::Answer { agent },
+                    | Topic::Response { agent },
                 ) if agent == who.name => Ok(()),
                 Some(Topic::Need { .. } | Topic::Control { .. }) => refuse("only the server publishes there"),
                 Some(_) => refuse("a client may publish under its own name only"),

@@ -75,7 +75,7 @@ impl AgentControl {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `what` (`{"order": …}` or `{"show": …}`) to all `nodes` at once, and waits for their answers.
+    /// Sends `what` (`{"action": …}` or `{"show": …}`) to all `nodes` at once, and waits for their answers.
     pub async fn ask(
         &self,
         messages: &impl AgentMessages,

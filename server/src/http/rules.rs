@@ -54,8 +54,8 @@ pub(super) async fn add(
     let mut rule = rule(&body)?;
     let (job, nodes) = nodes(&api, &bearer, &job)?;
     rule["jobs"] = json!(job);
-    let order = if dry == Some(true) { json!({ "try": rule }) } else { json!({ "add": rule }) };
-    let answers = ask(&api, &bearer, &nodes, &json!({ "order": order })).await;
+    let action = if dry == Some(true) { json!({ "try": rule }) } else { json!({ "add": rule }) };
+    let answers = ask(&api, &bearer, &nodes, &json!({ "action": action })).await;
     if dry != Some(true) {
         audit(&api, &bearer, peer, &format!("job {job}: {rule}"), &answers);
     }
@@ -70,7 +70,7 @@ pub(super) async fn end(
     Path(job): Path<String>,
 ) -> Result<Response, ApiError> {
     let (job, nodes) = nodes(&api, &bearer, &job)?;
-    let answers = ask(&api, &bearer, &nodes, &json!({ "order": { "end": job } })).await;
+    let answers = ask(&api, &bearer, &nodes, &json!({ "action": { "end": job } })).await;
     audit(&api, &bearer, peer, &format!("job {job}: end of its rules"), &answers);
     Ok(answered(&job, answers))
 }
@@ -106,7 +106,7 @@ fn nodes(api: &Api, bearer: &Bearer, job: &str) -> Result<(String, Vec<String>),
     match nodes.len() {
         0 => Err(ApiError::new(StatusCode::CONFLICT, format!("job {job} has ended"))),
         count if count > NODES_MAX => {
-            Err(ApiError::bad_request(format!("job {job} has {count} nodes; an order goes to at most {NODES_MAX}")))
+            Err(ApiError::bad_request(format!("job {job} has {count} nodes; a command goes to at most {NODES_MAX}")))
         }
         _ => Ok((id, nodes.into_iter().collect())),
     }

@@ -47,7 +47,7 @@ enum PublishState {
 enum PublishKind {
     Batch { hash: SchemaHash, readings: u64 },
     Schema,
-    Answer,
+    Response,
     Job(Box<JobRecord>),
     Readings(Box<ReadingRun>),
     Other,
@@ -304,7 +304,7 @@ impl PublishPipeline {
             Some(Topic::Need { .. } | Topic::Control { .. }) => {
                 Err((ReasonCode::NOT_AUTHORIZED, "only the server publishes there".to_owned()))
             }
-            Some(Topic::Answer { agent }) => own(agent).map(|()| PublishKind::Answer),
+            Some(Topic::Response { agent }) => own(agent).map(|()| PublishKind::Response),
             Some(Topic::Job { agent }) => {
                 own(agent)?;
                 job::read(agent, &incoming.payload).map(|record| PublishKind::Job(Box::new(record)))
@@ -322,8 +322,8 @@ impl PublishPipeline {
                 effects.push(incoming.forward(incoming.retain));
                 PublishState::Done(ReasonCode::SUCCESS)
             }
-            PublishKind::Answer => {
-                if let Some(Topic::Answer { agent }) = Topic::parse(incoming.topic.as_str()) {
+            PublishKind::Response => {
+                if let Some(Topic::Response { agent }) = Topic::parse(incoming.topic.as_str()) {
                     effects
                         .push(PublishEffect::Answered { agent: agent.to_owned(), payload: incoming.payload.clone() });
                 }

@@ -50,7 +50,7 @@ impl ControlledNode {
     }
 
     /// The next command, if one arrives soon.
-    fn order(&mut self) -> Option<Value> {
+    fn command(&mut self) -> Option<Value> {
         match self.agent.client.poll(Duration::from_secs(10)).unwrap() {
             Some(Event::Message { payload, .. }) => Some(serde_json::from_slice(&payload).unwrap()),
             _ => None,
@@ -58,7 +58,7 @@ impl ControlledNode {
     }
 
     fn answer(&mut self, answer: &Value) {
-        let topic = format!("wholegrain/v1/answer/{}", self.name);
+        let topic = format!("wholegrain/v1/response/{}", self.name);
         self.agent.client.publish(&topic, answer.to_string().as_bytes(), false, false).unwrap();
         self.agent.client.flush().unwrap();
     }
@@ -86,16 +86,16 @@ fn a_rule_reaches_every_node_and_each_answers() {
     let (status, body) = std::thread::scope(|scope| {
         let asked = scope.spawn(|| server.post_as(PATH, RULE, &alice));
         for node in &mut nodes {
-            let order = node.order().expect("an order");
-            assert_eq!(order["who"], json!({ "name": "alice", "role": "user" }));
-            assert_eq!(order["order"]["add"]["jobs"], "4711");
-            assert_eq!(order["order"]["add"]["every"], "1ms");
+            let command = node.command().expect("a command");
+            assert_eq!(command["who"], json!({ "name": "alice", "role": "user" }));
+            assert_eq!(command["action"]["add"]["jobs"], "4711");
+            assert_eq!(command["action"]["add"]["every"], "1ms");
             let outcome =
                 if node.name == "n1" { ("ok", json!({ "metrics": 12 })) } else { ("error", json!("too often")) };
             // An answer to another command, and an invalid one, are ignored.
             node.answer(&json!({ "id": 999_999, "ok": 0 }));
             node.answer(&json!("garbage"));
-            node.answer(&json!({ "id": order["id"], outcome.0: outcome.1 }));
+            node.answer(&json!({ "id": command["id"], outcome.0: outcome.1 }));
         }
         asked.join().unwrap()
     });
@@ -141,7 +141,7 @@ fn commands_require_permission_for_the_job() {
     // Only the server publishes commands, and an agent answers only for itself.
     spy.agent.client.publish("wholegrain/v1/control/n1", b"{}", true, false).unwrap();
     assert!(matches!(spy.agent.event(), Event::Acked { reason, .. } if reason.is_error()));
-    spy.agent.client.publish("wholegrain/v1/answer/n1", b"{}", true, false).unwrap();
+    spy.agent.client.publish("wholegrain/v1/response/n1", b"{}", true, false).unwrap();
     assert!(matches!(spy.agent.event(), Event::Acked { reason, .. } if reason.is_error()));
-    assert!(node.agent.client.poll(Duration::ZERO).unwrap().is_none(), "no order has come");
+    assert!(node.agent.client.poll(Duration::ZERO).unwrap().is_none(), "no command has come");
 }

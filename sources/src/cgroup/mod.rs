@@ -1,7 +1,7 @@
 //! CPU time, memory, I/O, processes and pressure of a job, from its cgroup directories of version 1 and version 2, with one set of names.
 //!
-//! - In: `[sources.cgroup]` and the directories of a job ([`JobPlace`]).
-//! - Out: a part for each file, which stays open and is read with one `pread`. Each metric comes from one file only.
+//! - In: `[sources.cgroup]` and the directories of a job ([`JobCgroups`]).
+//! - Out: a metric set for each file, which stays open and is read with one `pread`. Each metric comes from one file only.
 //! - Never: a name, unit or kind that depends on the version of the cgroup.
 
 mod config;
@@ -26,7 +26,7 @@ use self::files::{CgroupFile, FILES, FileFormat};
 use self::reader::{CgroupParser, JobDirectory, ReaderTemplate};
 use crate::descriptors::Quota;
 use crate::file;
-use crate::job::{JobPart, JobPlace, JobSource};
+use crate::job::{JobCgroups, JobSource, MetricSet};
 use crate::line_table::LineTable;
 use crate::options::{GroupOptions, NO_OPTIONS};
 use crate::parse::ParserCapacity;
@@ -66,35 +66,35 @@ struct CgroupSource {
 }
 
 impl JobSource for CgroupSource {
-    fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
+    fn metric_sets(&mut self, cgroups: &JobCgroups, report: &mut dyn FnMut(String)) -> Vec<MetricSet> {
         let mut taken = HashSet::new();
-        let mut parts = Vec::new();
-        let quota = Quota::of(place.uid);
+        let mut sets = Vec::new();
+        let quota = Quota::of(cgroups.uid);
         for file in FILES {
             let path = match file.controller {
-                Some(controller) => place.v1(controller),
-                None => place.v2.as_deref(),
+                Some(controller) => cgroups.v1(controller),
+                None => cgroups.v2.as_deref(),
             };
             let Some(directory) = path.and_then(JobDirectory::at) else { continue };
-            parts.extend(self.part(file, directory, &quota, &mut taken, report));
+            sets.extend(self.set(file, directory, &quota, &mut taken, report));
         }
-        self.report_missing_controllers(place, report);
-        parts
+        self.report_missing_controllers(cgroups, report);
+        sets
     }
 
     /// The readers of a job hold all of its state.
-    fn forget(&mut self, _place: &JobPlace) {}
+    fn forget(&mut self, _place: &JobCgroups) {}
 }
 
 impl CgroupSource {
-    fn part(
+    fn set(
         &mut self,
         file: &CgroupFile,
         directory: JobDirectory,
         quota: &Quota,
         taken: &mut HashSet<String>,
         report: &mut dyn FnMut(String),
-    ) -> Option<JobPart> {
+    ) -> Option<MetricSet> {
         if matches!(file.format, FileFormat::Number(metric, _) | FileFormat::Nanoseconds(metric) if taken.contains(metric))
         {
             return None;
@@ -118,7 +118,7 @@ impl CgroupSource {
         let capacity = ParserCapacity::of(&parser, &bytes);
         let template =
             Arc::new(ReaderTemplate { what: file.what, directory, path, parser, capacity, quota: quota.clone() });
-        Some(JobPart {
+        Some(MetricSet {
             name: file.what.to_owned(),
             sensors,
             interval_min: Interval::from_ns(SAMPLING_INTERVAL_NS_MIN),
@@ -201,8 +201,8 @@ impl CgroupSource {
     }
 
     /// Reports the controllers that are not enabled for a job that is in the unified hierarchy only.
-    fn report_missing_controllers(&self, place: &JobPlace, report: &mut dyn FnMut(String)) {
-        let Some(directory) = place.v2.as_deref().filter(|_| place.v1.is_empty()) else { return };
+    fn report_missing_controllers(&self, cgroups: &JobCgroups, report: &mut dyn FnMut(String)) {
+        let Some(directory) = cgroups.v2.as_deref().filter(|_| cgroups.v1.is_empty()) else { return };
         let Ok(enabled) = std::fs::read_to_string(directory.join("cgroup.controllers")) else { return };
         let missing = ["cpu", "memory", "io", "pids"].into_iter();
         let missing: Vec<&str> = missing.filter(|name| !enabled.split_whitespace().any(|is| is == *name)).collect();

@@ -13,7 +13,7 @@ use super::machine::{Cpus, Machine, RequestedGroup, ResolvedGroup};
 use super::open_errors::OpenErrors;
 use crate::descriptors::Quota;
 use crate::file::Errno;
-use crate::job::{JobPart, JobPlace, JobSource};
+use crate::job::{JobCgroups, JobSource, MetricSet};
 use crate::plan::Slot;
 use crate::reader::Reader;
 
@@ -72,8 +72,8 @@ impl PerfJobs {
     }
 
     /// Opens the directory of the job by which perf counts.
-    fn directory(&self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Option<(PathBuf, KernelFd)> {
-        let Some(path) = place.v1(CONTROLLER).or(place.v2.as_deref()) else {
+    fn directory(&self, cgroups: &JobCgroups, report: &mut dyn FnMut(String)) -> Option<(PathBuf, KernelFd)> {
+        let Some(path) = cgroups.v1(CONTROLLER).or(cgroups.v2.as_deref()) else {
             report(
                 "perf: jobs have no directory in the unified hierarchy nor below the controller perf_event, so their events cannot \
                  be counted; let the resource manager use one of these (Slurm: CgroupPlugin=cgroup/v2)"
@@ -92,17 +92,17 @@ impl PerfJobs {
         }
     }
 
-    fn job_parts(&self, place: &JobPlace) -> Vec<JobPart> {
-        self.jobs.get(&place.level).map(|job| job.groups.iter().filter_map(job_part).collect()).unwrap_or_default()
+    fn metric_sets_of(&self, cgroups: &JobCgroups) -> Vec<MetricSet> {
+        self.jobs.get(&cgroups.level).map(|job| job.groups.iter().filter_map(metric_set).collect()).unwrap_or_default()
     }
 
     fn exists(&self, directory: &Path) -> bool {
         !matches!(self.kernel.open_directory(directory).map(|fd| KernelFd::new(fd, &self.kernel)), Err(libc::ENOENT))
     }
 
-    fn cpus(&self, place: &JobPlace) -> Vec<u32> {
+    fn cpus(&self, cgroups: &JobCgroups) -> Vec<u32> {
         let online = self.machine.online();
-        let own: Vec<u32> = online.iter().copied().filter(|cpu| place.cpus.contains(cpu)).collect();
+        let own: Vec<u32> = online.iter().copied().filter(|cpu| cgroups.cpus.contains(cpu)).collect();
         if own.is_empty() { online } else { own }
     }
 }
@@ -119,26 +119,26 @@ fn cannot_open(errno: Errno) -> String {
 }
 
 impl JobSource for PerfJobs {
-    fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
+    fn metric_sets(&mut self, cgroups: &JobCgroups, report: &mut dyn FnMut(String)) -> Vec<MetricSet> {
         let groups = self.groups(report);
         // The final counts of a job can be read after its directory was removed.
-        let Some((directory, fd)) = self.directory(place, report) else { return self.job_parts(place) };
+        let Some((directory, fd)) = self.directory(cgroups, report) else { return self.metric_sets_of(cgroups) };
         if self.counter_lock.check() {
             report(yielded(&self.counter_lock));
         }
-        let cpus = self.cpus(place);
-        if self.jobs.get(&place.level).is_some_and(|job| job.directory != directory) {
-            self.forget(place);
+        let cpus = self.cpus(cgroups);
+        if self.jobs.get(&cgroups.level).is_some_and(|job| job.directory != directory) {
+            self.forget(cgroups);
         }
-        let is_new = !self.jobs.contains_key(&place.level);
+        let is_new = !self.jobs.contains_key(&cgroups.level);
         let (kernel, counter_lock) = (&self.kernel, &self.counter_lock);
-        let job = self.jobs.entry(place.level.clone()).or_insert_with(|| {
+        let job = self.jobs.entry(cgroups.level.clone()).or_insert_with(|| {
             let groups =
                 groups.into_iter().map(|group| Arc::new(EventGroup::new(kernel, counter_lock, group))).collect();
             JobCounters { directory: directory.clone(), groups }
         });
         let mut errors = OpenErrors::default();
-        let quota = Quota::of(place.uid);
+        let quota = Quota::of(cgroups.uid);
         for group in &job.groups {
             group.refresh(CountScope::Cgroup(fd.fd()), Some(&quota), &cpus, &mut errors);
         }
@@ -146,13 +146,13 @@ impl JobSource for PerfJobs {
         if errors.is_empty() || self.exists(&directory) {
             errors.report(&self.machine, report);
         } else if is_new {
-            self.forget(place);
+            self.forget(cgroups);
         }
-        self.job_parts(place)
+        self.metric_sets_of(cgroups)
     }
 
-    fn forget(&mut self, place: &JobPlace) {
-        if let Some(job) = self.jobs.remove(&place.level) {
+    fn forget(&mut self, cgroups: &JobCgroups) {
+        if let Some(job) = self.jobs.remove(&cgroups.level) {
             job.groups.iter().for_each(|group| group.close());
         }
     }
@@ -175,7 +175,7 @@ pub fn running_sensor(group: &ResolvedGroup, events: &[usize]) -> SensorDef {
     SensorDef::gauge(format!("perf/{}/running", group.name), "1", &description).float()
 }
 
-fn job_part(group: &Arc<EventGroup>) -> Option<JobPart> {
+fn metric_set(group: &Arc<EventGroup>) -> Option<MetricSet> {
     let (resolved, (events, _)) = (group.resolved(), group.offered());
     if events.is_empty() {
         return None;
@@ -190,7 +190,7 @@ fn job_part(group: &Arc<EventGroup>) -> Option<JobPart> {
         let running = slots.get(events.len()).copied().flatten();
         Box::new(EventGroupReader::new(group.clone(), EventSlots { sums, running, places: Vec::new() }))
     };
-    Some(JobPart {
+    Some(MetricSet {
         name,
         sensors,
         interval_min: Interval::from_ms(INTERVAL_MIN_MS),

@@ -2,7 +2,7 @@
 //! stay in the sums.
 //!
 //! - In: `[sources.tasks]`, the job's cgroup.procs, taskstats over netlink, /proc/PID.
-//! - Out: one part, read on a thread that may block.
+//! - Out: one metric set, read on a thread that may block.
 //! - Never: a sum that falls because a process has ended.
 
 mod account;
@@ -27,7 +27,7 @@ use self::proc::Proc;
 use self::processes::{JobProcesses, ListError};
 use self::taskstats::Taskstats;
 use self::usage::{COUNTERS, DELAY_BLKIO, DELAY_CPU, ENDED, GAUGES, IO, RUN, SWITCHES, Usage};
-use crate::job::{FinalCounters, JobPart, JobPlace, JobSource};
+use crate::job::{FinalCounters, JobCgroups, JobSource, MetricSet};
 use crate::plan::Slot;
 use crate::reader::{ReadProblem, Reader, Reading, Row};
 use crate::source::{ConfigureContext, NoGroups, Roots, Source};
@@ -86,7 +86,7 @@ struct TasksSource {
     proc: Option<Proc>,
     /// `None` before the first job.
     shared: Option<Arc<Mutex<SharedTaskstats>>>,
-    /// By the job's level. A new part of a known job goes on with its sums.
+    /// By the job's level. A new metric set of a known job goes on with its sums.
     jobs: HashMap<String, Arc<Mutex<TrackedJob>>>,
 }
 
@@ -111,10 +111,10 @@ struct TrackedJob {
 }
 
 impl JobSource for TasksSource {
-    fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
+    fn metric_sets(&mut self, cgroups: &JobCgroups, report: &mut dyn FnMut(String)) -> Vec<MetricSet> {
         let shared = self.shared(report);
-        let processes = JobProcesses::of(place);
-        let job = match self.jobs.get(&place.level) {
+        let processes = JobProcesses::of(cgroups);
+        let job = match self.jobs.get(&cgroups.level) {
             Some(job) => {
                 lock(job).processes = processes;
                 Arc::clone(job)
@@ -123,7 +123,7 @@ impl JobSource for TasksSource {
                 Ok(proc) => {
                     let losses = lock(&shared).losses;
                     let job = Arc::new(Mutex::new(TrackedJob::new(processes, proc, losses)));
-                    self.jobs.insert(place.level.clone(), Arc::clone(&job));
+                    self.jobs.insert(cgroups.level.clone(), Arc::clone(&job));
                     job
                 }
                 Err(error) => {
@@ -146,12 +146,12 @@ impl JobSource for TasksSource {
             Box::new(TasksReader { shared, job, slots: slots.collect(), is_gone: false }) as Box<dyn Reader>
         };
         let interval_min = Interval::from_ms(INTERVAL_MIN_MS);
-        vec![JobPart { name: "tasks".to_owned(), sensors, interval_min, blocking: true, open: Box::new(open) }]
+        vec![MetricSet { name: "tasks".to_owned(), sensors, interval_min, blocking: true, open: Box::new(open) }]
     }
 
-    fn final_counters(&mut self, place: &JobPlace) -> Option<FinalCounters> {
+    fn final_counters(&mut self, cgroups: &JobCgroups) -> Option<FinalCounters> {
         let shared = self.shared.clone()?;
-        let usage = lock(self.jobs.get(&place.level)?).final_sums(&mut lock(&shared))?;
+        let usage = lock(self.jobs.get(&cgroups.level)?).final_sums(&mut lock(&shared))?;
         let is_available = self.available(&shared, &mut |_| {});
         let all = usage::sensors().into_iter().enumerate().skip(ENDED);
         let sampled = all.filter(|(n, sensor)| is_available[*n] && self.config.metrics.keeps(&sensor.name));
@@ -161,8 +161,8 @@ impl JobSource for TasksSource {
         })
     }
 
-    fn forget(&mut self, place: &JobPlace) {
-        self.jobs.remove(&place.level);
+    fn forget(&mut self, cgroups: &JobCgroups) {
+        self.jobs.remove(&cgroups.level);
         if let Some(shared) = self.shared.as_ref().filter(|_| self.jobs.is_empty()) {
             let mut shared = lock(shared);
             shared.exits = ProcessExits::default();

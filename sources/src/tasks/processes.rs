@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::job::JobPlace;
+use crate::job::JobCgroups;
 use crate::scan;
 
 /// The most processes of one job.
@@ -51,10 +51,10 @@ struct CgroupDirectory {
 
 impl JobProcesses {
     /// The directories of a job, not yet read.
-    pub fn of(place: &JobPlace) -> Self {
-        let preferred = PREFERRED.iter().filter_map(|name| place.v1(name));
-        let others = place.v1.iter().filter(|(name, _)| !PREFERRED.contains(&name.as_str())).map(|(_, path)| path);
-        let roots = place.v2.as_deref().into_iter().chain(preferred).chain(others.map(PathBuf::as_path));
+    pub fn of(cgroups: &JobCgroups) -> Self {
+        let preferred = PREFERRED.iter().filter_map(|name| cgroups.v1(name));
+        let others = cgroups.v1.iter().filter(|(name, _)| !PREFERRED.contains(&name.as_str())).map(|(_, path)| path);
+        let roots = cgroups.v2.as_deref().into_iter().chain(preferred).chain(others.map(PathBuf::as_path));
         let trees = roots.map(|root| CgroupTree { root: root.to_owned(), directories: Vec::new() });
         Self { trees: trees.collect(), text: Vec::new() }
     }
@@ -151,8 +151,8 @@ mod tests {
             fs::create_dir_all(root.join(below)).unwrap();
             fs::write(root.join(below).join("cgroup.procs"), text).unwrap();
         };
-        let place = JobPlace { v2: Some(root.clone()), ..JobPlace::default() };
-        let mut members = JobProcesses::of(&place);
+        let cgroups = JobCgroups { v2: Some(root.clone()), ..JobCgroups::default() };
+        let mut members = JobProcesses::of(&cgroups);
         let mut listed = |expected: Result<&[u32], ListError>| {
             let mut out = Vec::new();
             let result = members.list(&mut out);
@@ -178,19 +178,22 @@ mod tests {
     #[test]
     fn the_first_hierarchy_with_processes() {
         let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str, text: &str| {
+        let directory = |name: &str, text: &str| {
             fs::create_dir_all(folder.path().join(name)).unwrap();
             fs::write(folder.path().join(name).join("cgroup.procs"), text).unwrap();
             folder.path().join(name)
         };
-        let place = JobPlace {
-            v2: Some(place("unified", "")),
-            v1: [("memory".to_owned(), place("memory", "5\n")), ("cpuacct".to_owned(), place("cpuacct", "5\n6\n"))]
-                .into(),
-            ..JobPlace::default()
+        let cgroups = JobCgroups {
+            v2: Some(directory("unified", "")),
+            v1: [
+                ("memory".to_owned(), directory("memory", "5\n")),
+                ("cpuacct".to_owned(), directory("cpuacct", "5\n6\n")),
+            ]
+            .into(),
+            ..JobCgroups::default()
         };
         let mut out = Vec::new();
-        JobProcesses::of(&place).list(&mut out).unwrap();
+        JobProcesses::of(&cgroups).list(&mut out).unwrap();
         assert_eq!(out, [5, 6]);
     }
 }

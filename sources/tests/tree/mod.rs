@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use wholegrain_model::config::{ConfigError, Document};
-use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
+use wholegrain_sources::job::{JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{GroupPlan, Reader, Reading, Roots, Row, SOURCES, Source};
 
 /// A folder below `fixtures`.
@@ -110,11 +110,11 @@ pub fn job_source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn Job
 }
 
 /// A job with a directory in each existing controller, and with `v2` below the cgroup root.
-pub fn place(cgroup: &Path, v1: &str, v2: &str) -> JobPlace {
+pub fn cgroups(cgroup: &Path, v1: &str, v2: &str) -> JobCgroups {
     let v1 = CONTROLLERS.iter().map(|name| ((*name).to_owned(), cgroup.join(name).join(v1)));
     let v1 = v1.filter(|(_, path)| path.is_dir()).collect();
     let v2 = Some(cgroup.join(v2)).filter(|path| path.is_dir());
-    JobPlace { level: "4711".to_owned(), v2, v1, ..JobPlace::default() }
+    JobCgroups { level: "4711".to_owned(), v2, v1, ..JobCgroups::default() }
 }
 
 /// The handmade job of the unified hierarchy.
@@ -123,40 +123,40 @@ pub const V2_JOB: &str = "system.slice/slurmstepd.scope/job_4711";
 pub const V1_JOB: &str = "slurm/uid_1000/job_4712";
 
 /// The recorded job, which has directories in both versions.
-pub fn recorded(cgroup: &Path) -> JobPlace {
-    place(cgroup, "slurm/uid_1000/job_42", "unified/slurm/uid_1000/job_42")
+pub fn recorded(cgroup: &Path) -> JobCgroups {
+    cgroups(cgroup, "slurm/uid_1000/job_42", "unified/slurm/uid_1000/job_42")
 }
 
-/// The parts of a job by name, and the reports.
-pub fn parts(source: &mut dyn JobSource, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
+/// The metric sets of a job by name, and the reports.
+pub fn metric_sets(source: &mut dyn JobSource, cgroups: &JobCgroups) -> (BTreeMap<String, MetricSet>, Vec<String>) {
     let mut reports = Vec::new();
-    let parts = source.parts(place, &mut |text| reports.push(text));
-    (parts.into_iter().map(|part| (part.name.clone(), part)).collect(), reports)
+    let sets = source.metric_sets(cgroups, &mut |text| reports.push(text));
+    (sets.into_iter().map(|set| (set.name.clone(), set)).collect(), reports)
 }
 
-/// A reader of all sensors of a part.
-pub fn open(part: &JobPart) -> Box<dyn Reader> {
-    let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();
-    (part.open)(&slots)
+/// A reader of all sensors of a metric set.
+pub fn open(set: &MetricSet) -> Box<dyn Reader> {
+    let slots: Vec<Option<u32>> = (0..set.sensors.len() as u32).map(Some).collect();
+    (set.open)(&slots)
 }
 
-/// A sample of the sensors of a part.
-pub fn read_part(part: &JobPart, reader: &mut dyn Reader) -> (BTreeMap<String, Option<i64>>, Reading) {
-    let count = part.sensors.len();
+/// A sample of the sensors of a metric set.
+pub fn read_set(set: &MetricSet, reader: &mut dyn Reader) -> (BTreeMap<String, Option<i64>>, Reading) {
+    let count = set.sensors.len();
     let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
     let mut row = Row::new(&mut values, &mut gaps);
     let reading = reader.read(&mut row);
-    let named = part.sensors.iter().enumerate().map(|(index, sensor)| (sensor.name.clone(), row.int(index)));
+    let named = set.sensors.iter().enumerate().map(|(index, sensor)| (sensor.name.clone(), row.int(index)));
     (named.collect(), reading)
 }
 
 /// A sample of all sensors of a job, in units, without gaps.
-pub fn sample(source: &mut dyn JobSource, place: &JobPlace) -> BTreeMap<String, f64> {
-    let (parts, _) = parts(source, place);
+pub fn sample(source: &mut dyn JobSource, cgroups: &JobCgroups) -> BTreeMap<String, f64> {
+    let (sets, _) = metric_sets(source, cgroups);
     let mut all = BTreeMap::new();
-    for part in parts.values() {
-        let (values, _) = read_part(part, open(part).as_mut());
-        for sensor in &part.sensors {
+    for set in sets.values() {
+        let (values, _) = read_set(set, open(set).as_mut());
+        for sensor in &set.sensors {
             if let Some(value) = values[&sensor.name] {
                 assert!(
                     all.insert(sensor.name.clone(), value as f64 * sensor.scale).is_none(),
@@ -172,7 +172,7 @@ pub fn sample(source: &mut dyn JobSource, place: &JobPlace) -> BTreeMap<String, 
 /// Directories of a job in the hierarchies of the running kernel. Dropping it kills the processes and removes the directories.
 pub struct RealJob {
     name: String,
-    pub place: JobPlace,
+    pub cgroups: JobCgroups,
 }
 
 impl RealJob {
@@ -181,23 +181,25 @@ impl RealJob {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("wgtest_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let mut place = JobPlace { level: name.clone(), ..JobPlace::default() };
+        let mut cgroups = JobCgroups { level: name.clone(), ..JobCgroups::default() };
         let root = Path::new("/sys/fs/cgroup");
         let make = |path: PathBuf| fs::create_dir(&path).ok().map(|()| path);
         if v1 {
             for controller in CONTROLLERS {
                 if root.join(controller).is_dir() {
-                    place.v1.extend(make(root.join(controller).join(&name)).map(|path| (controller.to_owned(), path)));
+                    cgroups
+                        .v1
+                        .extend(make(root.join(controller).join(&name)).map(|path| (controller.to_owned(), path)));
                 }
             }
         }
         if v2 {
             let unified = [root.join("unified"), root.to_owned()];
             let unified = unified.into_iter().find(|path| path.join("cgroup.controllers").is_file());
-            place.v2 = unified.and_then(|path| make(path.join(&name)));
+            cgroups.v2 = unified.and_then(|path| make(path.join(&name)));
         }
-        let job = Self { name, place };
-        let is_made = (!v1 || !job.place.v1.is_empty()) && (!v2 || job.place.v2.is_some());
+        let job = Self { name, cgroups };
+        let is_made = (!v1 || !job.cgroups.v1.is_empty()) && (!v2 || job.cgroups.v2.is_some());
         if !is_made {
             println!("skipped: cannot create a cgroup of this version (needs root)");
         }
@@ -206,7 +208,7 @@ impl RealJob {
 
     /// All directories of the job.
     pub fn directories(&self) -> Vec<PathBuf> {
-        self.place.v1.values().cloned().chain(self.place.v2.clone()).collect()
+        self.cgroups.v1.values().cloned().chain(self.cgroups.v2.clone()).collect()
     }
 
     /// Moves a process into all directories.

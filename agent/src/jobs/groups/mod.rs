@@ -1,22 +1,22 @@
 //! Makes groups of the jobs, the rules and the sources at job scope.
 //!
-//! - In: events of the tracker, parts that the sources offer of each job, settings that the rules give each metric.
+//! - In: events of the tracker, metric sets that the sources offer of each job, settings that the rules give each metric.
 //! - Out: groups `job/<level>/<interval>`, notes for administrators, a view for the API.
 //! - Never: a change of a group that nothing has changed for; a metric that is in no group while it moves between two; a source that keeps the others
 //!   from being read.
 //!
 //! [`plan`] computes the groups that settings ask for, and the steps from the running ones; [`running_job`] takes those steps for one job with a
-//! [`group_builder`]; [`reader`] reads a group with the readers of its parts ([`part`]).
+//! [`group_builder`]; [`reader`] reads a group with the readers of its metric sets ([`running_set`]).
 
 mod capacity;
 mod context;
 mod counter_moves;
 mod group_builder;
-mod part;
 pub mod plan;
 pub mod preview;
 pub mod reader;
 mod running_job;
+mod running_set;
 mod source;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -35,8 +35,8 @@ pub use self::capacity::WaitReason;
 pub use self::context::JobGroupsContext;
 pub use self::group_builder::SOURCE;
 use self::group_builder::{GroupBuilder, SharedSchemas};
-use self::part::SensorListPool;
-use self::running_job::{PartSelection, RunningJob};
+use self::running_job::{RunningJob, SetSelection};
+use self::set::SensorListPool;
 pub use self::source::JobSourceHandle;
 use super::rules::{JobsRefusal, Rules, RulesConfig};
 use super::tracker::{Job, JobEvent};
@@ -205,10 +205,10 @@ impl JobGroups {
     fn admit(&mut self, level: &str, fast: &mut Sampler, now: i64) {
         let Some(running) = self.jobs.get_mut(level) else { return };
         if !running.job.has_processes {
-            return running.hold(WaitReason::Empty);
+            return running.wait(WaitReason::Empty);
         }
         running.release();
-        self.gather(level, &PartSelection::All);
+        self.gather(level, &SetSelection::All);
         let Some(running) = self.jobs.get_mut(level) else { return };
         let need = running.need();
         match self.room.refuses(&need, descriptors::left(need.uid)) {
@@ -216,23 +216,23 @@ impl JobGroups {
                 self.room.take(level, need);
                 self.reconcile(level, fast, now);
             }
-            Some(held) => {
-                running.hold(held);
-                let place = running.job.place.clone();
-                self.sources.iter_mut().for_each(|source| source.forget(&place));
+            Some(wait_reason) => {
+                running.wait(wait_reason);
+                let cgroups = running.job.cgroups.clone();
+                self.sources.iter_mut().for_each(|source| source.forget(&cgroups));
                 self.stale = true;
                 self.waiting.push_back(level.to_owned());
-                self.warn(level, held);
+                self.warn(level, wait_reason);
             }
         }
     }
 
-    fn warn(&mut self, level: &str, held: WaitReason) {
+    fn warn(&mut self, level: &str, wait_reason: WaitReason) {
         let now = Instant::now();
         if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
             self.warned = Some(now);
             let waiting = self.waiting.len();
-            tracing::warn!("job {level} is not read: {}; {waiting} jobs wait for room", held.text());
+            tracing::warn!("job {level} is not read: {}; {waiting} jobs wait for room", wait_reason.text());
         }
     }
 
@@ -243,7 +243,9 @@ impl JobGroups {
         }
         for _ in 0..self.waiting.len().min(TRIES_MAX) {
             let Some(level) = self.waiting.pop_front() else { return };
-            let Some(running) = self.jobs.get(&level).filter(|running| running.held().is_some()) else { continue };
+            let Some(running) = self.jobs.get(&level).filter(|running| running.wait_reason().is_some()) else {
+                continue;
+            };
             let need = running.need();
             if self.room.refuses(&need, descriptors::left(need.uid)).is_some() {
                 self.waiting.push_back(level);
@@ -264,17 +266,17 @@ impl JobGroups {
     fn update(&mut self, job: Arc<Job>, fast: &mut Sampler, now: i64) {
         let level = job.record.level.clone();
         let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, fast, now) };
-        let moved = running.job.place != job.place;
+        let moved = running.job.cgroups != job.cgroups;
         let other = !running.job.record.is_same(&job.record);
-        let held = running.held();
+        let wait_reason = running.wait_reason();
         running.update_job(job);
         self.stale = true;
-        match held {
+        match wait_reason {
             Some(WaitReason::Empty) => self.admit(&level, fast, now),
             Some(_) => {}
             None => {
                 if moved || other {
-                    self.gather(&level, &PartSelection::All);
+                    self.gather(&level, &SetSelection::All);
                 }
                 self.reconcile(&level, fast, now);
             }
@@ -289,28 +291,28 @@ impl JobGroups {
         let Some(mut running) = self.jobs.remove(level) else { return };
         tracing::debug!("job {} ended", job.record.job);
         self.complete(&job.record);
-        let last = self.sources.iter_mut().filter_map(|source| source.last(&running.job.place));
+        let last = self.sources.iter_mut().filter_map(|source| source.last(&running.job.cgroups));
         let last = last.collect();
         self.finish_totals(&job.record, last);
         self.stop_groups(&mut running, fast);
-        self.sources.iter_mut().for_each(|source| source.forget(&running.job.place));
+        self.sources.iter_mut().for_each(|source| source.forget(&running.job.cgroups));
         self.waiting.retain(|waiting| waiting != level);
         self.freed += self.room.leave(level);
         self.waiting.shrink_to(self.waiting.len() * 2);
         (self.stale, self.changed, self.has_room) = (true, true, true);
     }
 
-    /// Discovers the parts of a job.
-    fn gather(&mut self, level: &str, again: &PartSelection<'_>) {
-        if let Some(running) = self.jobs.get_mut(level).filter(|running| running.held().is_none()) {
+    /// Discovers the metric sets of a job.
+    fn gather(&mut self, level: &str, again: &SetSelection<'_>) {
+        if let Some(running) = self.jobs.get_mut(level).filter(|running| running.wait_reason().is_none()) {
             running.gather(&mut self.sources, &mut self.pool, again);
         }
     }
 
-    /// Changes a job's groups to what the rules and the parts ask for.
+    /// Changes a job's groups to what the rules and the metric sets ask for.
     fn reconcile(&mut self, level: &str, fast: &mut Sampler, now: i64) {
         let Some(mut running) = self.jobs.remove(level) else { return };
-        if running.held().is_none() {
+        if running.wait_reason().is_none() {
             self.room.take(level, running.need());
         }
         running.resolve(&self.rules.of_job(&running.subject(), now));
@@ -374,7 +376,7 @@ impl JobGroups {
             }
         }
         for (level, asked) in again {
-            self.gather(&level, &PartSelection::Parts(&asked));
+            self.gather(&level, &SetSelection::Sets(&asked));
             self.reconcile(&level, fast, now);
         }
     }
@@ -401,7 +403,7 @@ impl JobGroups {
         let source = self.sources.iter_mut().find(|source| source.name == name)?;
         let was_running = source.is_running();
         for running in self.jobs.values() {
-            source.forget(&running.job.place);
+            source.forget(&running.job.cgroups);
         }
         source.stop();
         self.regather(name, fast, now);
@@ -431,7 +433,7 @@ impl JobGroups {
 
     fn regather(&mut self, name: &str, fast: &mut Sampler, now: i64) {
         for level in self.levels() {
-            self.gather(&level, &PartSelection::Source(name));
+            self.gather(&level, &SetSelection::Source(name));
             self.reconcile(&level, fast, now);
         }
     }

@@ -16,7 +16,7 @@ pub struct GroupKey {
     pub windows: Option<WindowKey>,
 }
 
-/// An accumulation as part of a key.
+/// An accumulation as a part of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowKey {
     pub length: Interval,
@@ -68,22 +68,22 @@ impl GroupKey {
     }
 }
 
-/// One sensor of one part.
+/// One sensor of one metric set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SensorPlace {
-    /// The part's number, which the job never uses again.
-    pub part: u32,
-    /// Its index in the part.
+    /// The metric set's number, which the job never uses again.
+    pub set: u32,
+    /// Its index in the metric set.
     pub sensor: u32,
 }
 
 /// The sensors of each group, in the order of the row.
 pub type PlannedGroups = BTreeMap<GroupKey, Vec<SensorPlace>>;
 
-/// A part as planning needs it.
+/// A metric set as planning needs it.
 #[derive(Debug, Clone, Copy)]
-pub struct PartOffer<'a> {
-    pub part: u32,
+pub struct SetOffer<'a> {
+    pub set: u32,
     /// Whether a thread for blocking reads reads it.
     pub blocking: bool,
     /// The setting of each sensor.
@@ -91,12 +91,12 @@ pub struct PartOffer<'a> {
 }
 
 /// The groups that the settings ask for.
-pub fn plan<'a>(offers: impl Iterator<Item = PartOffer<'a>>) -> PlannedGroups {
+pub fn plan<'a>(offers: impl Iterator<Item = SetOffer<'a>>) -> PlannedGroups {
     let mut groups = PlannedGroups::new();
     for offer in offers {
         for (sensor, setting) in offer.settings.iter().enumerate() {
             if let MetricSetting::On(rate) = setting {
-                let place = SensorPlace { part: offer.part, sensor: sensor as u32 };
+                let place = SensorPlace { set: offer.set, sensor: sensor as u32 };
                 groups.entry(GroupKey::of(rate, offer.blocking)).or_default().push(place);
             }
         }
@@ -159,18 +159,16 @@ mod tests {
         MetricSetting::On(SamplingRate { interval: Interval::from_ms(ms), mode: SampleMode::Accumulate(accumulation) })
     }
 
-    /// Groups of one part, and of another one that blocks.
+    /// Groups of one metric set, and of another one that blocks.
     fn groups(settings: &[MetricSetting], blocking: &[MetricSetting]) -> PlannedGroups {
-        let offers = [
-            PartOffer { part: 1, blocking: false, settings },
-            PartOffer { part: 2, blocking: true, settings: blocking },
-        ];
+        let offers =
+            [SetOffer { set: 1, blocking: false, settings }, SetOffer { set: 2, blocking: true, settings: blocking }];
         plan(offers.into_iter())
     }
 
     fn shown(groups: &PlannedGroups) -> Vec<String> {
         let places = |places: &[SensorPlace]| {
-            places.iter().map(|place| format!(" {}.{}", place.part, place.sensor)).collect::<String>()
+            places.iter().map(|place| format!(" {}.{}", place.set, place.sensor)).collect::<String>()
         };
         groups.iter().map(|(key, list)| format!("{}{}", key.name("J"), places(list))).collect()
     }
@@ -236,7 +234,7 @@ mod tests {
 
     #[test]
     fn another_part_with_the_same_sensors_is_another_reader() {
-        let offer = |part| plan([PartOffer { part, blocking: false, settings: &[every(1)] }].into_iter());
+        let offer = |set| plan([SetOffer { set, blocking: false, settings: &[every(1)] }].into_iter());
         let key = offer(1).into_keys().next().unwrap();
         assert_eq!(diff(&offer(1), &offer(2), |_| true), [PlanStep::Reread(key.clone())]);
         assert_eq!(diff(&offer(1), &offer(2), |_| false), [PlanStep::Reshape(key)]);

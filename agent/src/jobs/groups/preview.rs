@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use wholegrain_model::SensorPath;
 use wholegrain_sources::Roots;
 
-use super::part::SensorListPool;
 pub use super::running_job::GroupPreview;
-use super::running_job::{PartSelection, RunningJob};
+use super::running_job::{RunningJob, SetSelection};
+use super::set::SensorListPool;
 use super::source::JobSourceHandle;
 use crate::engine::clock;
 use crate::jobs::JobsConfig;
@@ -46,7 +46,7 @@ pub fn preview(config: &JobsConfig, node: PreviewNode<'_>, note: &mut dyn FnMut(
     note(format!("jobs: {} run on this node now", jobs.len()));
     for job in jobs {
         let mut running = RunningJob::new(job);
-        running.gather(&mut sources, &mut pool, &PartSelection::All);
+        running.gather(&mut sources, &mut pool, &SetSelection::All);
         running.resolve(&rules.of_job(&running.subject(), now));
         for group in running.preview(node.prefix) {
             match group {

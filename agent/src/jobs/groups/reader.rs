@@ -1,6 +1,6 @@
-//! The reader of a job's group: calls the readers of all parts that its metrics come from, each of which writes its own places of the row.
+//! The reader of a job's group: calls the readers of all metric sets that its metrics come from, each of which writes its own places of the row.
 //!
-//! A counter that moves to another part begins with a gap: the new file counts from another value, and the difference to the old one's last value is
+//! A counter that moves to another metric set begins with a gap: the new file counts from another value, and the difference to the old one's last value is
 //! not the job's use.
 
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wholegrain_sources::{Reader, Reading, Row};
 
-/// The parts that have requested a rediscovery: one bit each, and the last bit for all parts from the 64th on.
+/// The metric sets that have requested a rediscovery: one bit each, and the last bit for all metric sets from the 64th on.
 #[derive(Debug, Default)]
 pub struct RediscoveryRequests(AtomicU64);
 
 impl RediscoveryRequests {
-    /// The bit of the part at this index of the group's readers.
+    /// The bit of the metric set at this index of the group's readers.
     pub fn bit(at: usize) -> u64 {
         1 << at.min(63)
     }
@@ -53,7 +53,7 @@ impl Reader for CombinedReader {
         for (at, reader) in self.readers.iter_mut().enumerate() {
             let one = reader.read(row);
             all.gone &= one.gone;
-            // A removed part is not a problem: a job's directories are removed one after another.
+            // A removed metric set is not a problem: a job's directories are removed one after another.
             if one.gone {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! A running job: its parts, its groups, and its view for the API.
+//! A running job: its metric sets, its groups, and its view for the API.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::super::{JobView, MetricSetting, MetricView, SampleMode};
 use super::capacity::{JobNeed, WaitReason};
 use super::counter_moves::{CounterMoves, origins};
 use super::group_builder::GroupBuilder;
-use super::part::{PartIntake, RunningPart, SensorListPool};
 use super::plan::{GroupKey, PlanStep, PlannedGroups, SensorPlace, diff, plan};
 use super::reader::{CombinedReader, RediscoveryRequests};
+use super::set::{RunningSet, SensorListPool, SetIntake};
 use super::source::JobSourceHandle;
 use crate::engine::{Group, GroupStart, GroupStats};
 use crate::reconcile::GroupChanges;
@@ -29,8 +29,8 @@ const WATCH: Duration = Duration::from_secs(5);
 struct SampledGroup {
     group: Arc<Group>,
     places: Vec<SensorPlace>,
-    /// The parts that it reads, in the order of the readers.
-    parts: Vec<u32>,
+    /// The metric sets that it reads, in the order of the readers.
+    sets: Vec<u32>,
     asked: Arc<RediscoveryRequests>,
     ticks: TickRatio,
 }
@@ -67,14 +67,14 @@ impl TickRatio {
     }
 }
 
-/// The parts of a job that are discovered again.
-pub enum PartSelection<'a> {
-    /// Those of every source, as new parts: the job has moved to other directories.
+/// The metric sets of a job that are discovered again.
+pub enum SetSelection<'a> {
+    /// Those of every source, as new metric sets: the job has moved to other directories.
     All,
     /// Those of one source.
     Source(&'a str),
-    /// These parts, which have changed.
-    Parts(&'a HashSet<u32>),
+    /// These metric sets, which have changed.
+    Sets(&'a HashSet<u32>),
 }
 
 /// A group of a job that is not sampled.
@@ -87,54 +87,54 @@ pub struct GroupPreview {
 pub struct RunningJob {
     /// As the tracker last reported it.
     pub job: Arc<Job>,
-    parts: Vec<RunningPart>,
-    next_part: u32,
+    sets: Vec<RunningSet>,
+    next_set: u32,
     moves: CounterMoves,
     live: BTreeMap<GroupKey, SampledGroup>,
     rediscovery: Rediscovery,
-    /// Parts that wait for their rediscovery.
+    /// Metric sets that wait for their rediscovery.
     asked: HashSet<u32>,
     view: Option<Arc<JobView>>,
     /// Why it is not read.
-    held: Option<WaitReason>,
-    /// Its need at the last discovery of its parts.
+    wait_reason: Option<WaitReason>,
+    /// Its need at the last discovery of its metric sets.
     needed: JobNeed,
 }
 
 impl RunningJob {
     /// A job that is not read yet.
     pub fn new(job: Arc<Job>) -> Self {
-        let (parts, live) = (Vec::new(), BTreeMap::new());
+        let (sets, live) = (Vec::new(), BTreeMap::new());
         let (moves, rediscovery, asked) = (CounterMoves::default(), Rediscovery::default(), HashSet::new());
-        let (held, needed) = (None, JobNeed::default());
-        Self { job, parts, next_part: 0, moves, live, rediscovery, asked, view: None, held, needed }
+        let (wait_reason, needed) = (None, JobNeed::default());
+        Self { job, sets, next_set: 0, moves, live, rediscovery, asked, view: None, wait_reason, needed }
     }
 
     /// Why the job is not read, if it is not.
-    pub fn held(&self) -> Option<WaitReason> {
-        self.held
+    pub fn wait_reason(&self) -> Option<WaitReason> {
+        self.wait_reason
     }
 
-    /// Marks the job as not read, and drops its parts.
-    pub fn hold(&mut self, held: WaitReason) {
+    /// Marks the job as not read, and drops its metric sets.
+    pub fn wait(&mut self, wait_reason: WaitReason) {
         self.needed = self.need();
-        (self.held, self.view) = (Some(held), None);
-        self.parts.clear();
+        (self.wait_reason, self.view) = (Some(wait_reason), None);
+        self.sets.clear();
     }
 
     /// Marks the job as read.
     pub fn release(&mut self) {
-        self.held = None;
+        self.wait_reason = None;
     }
 
     /// The sensors and files that it needs, or would need if it is not read.
     pub fn need(&self) -> JobNeed {
         let uid = self.job.record.uid;
-        if self.held.is_some() {
+        if self.wait_reason.is_some() {
             return JobNeed { uid, ..self.needed };
         }
-        let sensors = self.parts.iter().map(|part| part.metrics().count()).sum();
-        JobNeed { uid, sensors, files: self.parts.len() }
+        let sensors = self.sets.iter().map(|set| set.metrics().count()).sum();
+        JobNeed { uid, sensors, files: self.sets.len() }
     }
 
     pub fn subject(&self) -> RuleJob<'_> {
@@ -142,52 +142,52 @@ impl RunningJob {
     }
 
     pub fn metrics(&self) -> Vec<JobMetric<'_>> {
-        self.parts
+        self.sets
             .iter()
-            .flat_map(|part| {
-                part.metrics()
-                    .map(|(_, sensor)| JobMetric { name: sensor.name.as_str(), interval_min: part.interval_min })
+            .flat_map(|set| {
+                set.metrics()
+                    .map(|(_, sensor)| JobMetric { name: sensor.name.as_str(), interval_min: set.interval_min })
             })
             .collect()
     }
 
-    /// Discovers the parts. An unchanged part keeps its readers.
-    pub fn gather(&mut self, sources: &mut [JobSourceHandle], pool: &mut SensorListPool, again: &PartSelection<'_>) {
-        let before = origins(&self.parts);
-        let mut old = std::mem::take(&mut self.parts);
+    /// Discovers the metric sets. An unchanged metric set keeps its readers.
+    pub fn gather(&mut self, sources: &mut [JobSourceHandle], pool: &mut SensorListPool, again: &SetSelection<'_>) {
+        let before = origins(&self.sets);
+        let mut old = std::mem::take(&mut self.sets);
         let renewed: HashSet<&str> = match again {
-            PartSelection::Parts(asked) => {
-                old.iter().filter(|part| asked.contains(&part.id)).map(|part| part.source).collect()
+            SetSelection::Sets(asked) => {
+                old.iter().filter(|set| asked.contains(&set.id)).map(|set| set.source).collect()
             }
-            PartSelection::Source(name) => HashSet::from([*name]),
-            PartSelection::All => sources.iter().map(|source| source.name).collect(),
+            SetSelection::Source(name) => HashSet::from([*name]),
+            SetSelection::All => sources.iter().map(|source| source.name).collect(),
         };
-        let replaced = |part: &RunningPart| match again {
-            PartSelection::All | PartSelection::Source(_) => true,
-            PartSelection::Parts(asked) => asked.contains(&part.id),
+        let replaced = |set: &RunningSet| match again {
+            SetSelection::All | SetSelection::Source(_) => true,
+            SetSelection::Sets(asked) => asked.contains(&set.id),
         };
-        let mut intake = PartIntake::new(pool, &mut self.next_part);
+        let mut intake = SetIntake::new(pool, &mut self.next_set);
         for source in sources {
-            let mine: Vec<RunningPart> = old.extract_if(.., |part| part.source == source.name).collect();
+            let mine: Vec<RunningSet> = old.extract_if(.., |set| set.source == source.name).collect();
             if !renewed.contains(source.name) {
-                mine.into_iter().for_each(|part| intake.keep(part));
+                mine.into_iter().for_each(|set| intake.keep(set));
                 continue;
             }
-            let mut mine: Vec<RunningPart> = mine.into_iter().filter(|part| !replaced(part)).collect();
-            let (name, offered) = (source.name, source.parts(&self.job.place));
-            for part in offered {
-                let before = mine.iter().position(|old| old.name == part.name).map(|at| mine.swap_remove(at));
-                intake.take(name, part, before, &mut |text| source.note(text));
+            let mut mine: Vec<RunningSet> = mine.into_iter().filter(|set| !replaced(set)).collect();
+            let (name, offered) = (source.name, source.metric_sets(&self.job.cgroups));
+            for set in offered {
+                let before = mine.iter().position(|old| old.name == set.name).map(|at| mine.swap_remove(at));
+                intake.take(name, set, before, &mut |text| source.note(text));
             }
         }
-        self.parts = intake.into_parts();
-        self.moves.note(before, &self.parts);
+        self.sets = intake.into_sets();
+        self.moves.note(before, &self.sets);
     }
 
-    /// Applies the rules to every part. Whether a setting has changed.
+    /// Applies the rules to every metric set. Whether a setting has changed.
     pub fn resolve(&mut self, rules: &JobRules) -> bool {
-        let changed = self.parts.iter_mut().filter_map(|part| part.set(|metric| rules.resolve(metric)).then_some(()));
-        // Counted, not `any`: every part has to be updated.
+        let changed = self.sets.iter_mut().filter_map(|set| set.set(|metric| rules.resolve(metric)).then_some(()));
+        // Counted, not `any`: every metric set has to be updated.
         let changed = changed.count() > 0;
         if changed {
             self.view = None;
@@ -198,7 +198,7 @@ impl RunningJob {
     /// Collects the steps from the running groups to those that the settings ask for. Whether there are any.
     pub fn replan(&mut self, builder: &mut GroupBuilder<'_>) -> bool {
         let running: PlannedGroups = self.live.iter().map(|(key, live)| (key.clone(), live.places.clone())).collect();
-        let planned = plan(self.parts.iter().map(RunningPart::offer));
+        let planned = plan(self.sets.iter().map(RunningSet::offer));
         let has_same_sensors = |key: &GroupKey| {
             let now = self.live[key].group.schema.sensors();
             now.len() == planned[key].len()
@@ -215,9 +215,9 @@ impl RunningJob {
     }
 
     fn sensor(&self, place: SensorPlace) -> &SensorDef {
-        // A place always belongs to an existing part, because groups are planned from the parts.
-        let part = self.parts.iter().find(|part| part.id == place.part).expect("the part of a planned place");
-        &part.sensors[place.sensor as usize]
+        // A place always belongs to an existing metric set, because groups are planned from the metric sets.
+        let set = self.sets.iter().find(|set| set.id == place.set).expect("the metric set of a planned place");
+        &set.sensors[place.sensor as usize]
     }
 
     fn take_step(&mut self, step: &PlanStep, planned: &PlannedGroups, builder: &mut GroupBuilder<'_>) {
@@ -275,24 +275,24 @@ impl RunningJob {
         builder.group(&self.job.record.level, key, sensors, old)
     }
 
-    /// A reader for these places of the parts.
+    /// A reader for these places of the metric sets.
     fn open(&self, group: Arc<Group>, places: &[SensorPlace]) -> (Box<dyn Reader>, SampledGroup) {
-        let (reader, parts, asked) = self.reader(places);
+        let (reader, sets, asked) = self.reader(places);
         let ticks = TickRatio::new(&group);
-        (reader, SampledGroup { group, places: places.to_vec(), parts, asked, ticks })
+        (reader, SampledGroup { group, places: places.to_vec(), sets, asked, ticks })
     }
 
-    /// A reader, its parts, and their requests for a rediscovery.
+    /// A reader, its metric sets, and their requests for a rediscovery.
     fn reader(&self, places: &[SensorPlace]) -> (Box<dyn Reader>, Vec<u32>, Arc<RediscoveryRequests>) {
-        let (mut readers, mut parts) = (Vec::new(), Vec::new());
-        for part in &self.parts {
-            let mut slots = vec![None; part.sensors.len()];
-            for (row, place) in places.iter().enumerate().filter(|(_, place)| place.part == part.id) {
+        let (mut readers, mut sets) = (Vec::new(), Vec::new());
+        for set in &self.sets {
+            let mut slots = vec![None; set.sensors.len()];
+            for (row, place) in places.iter().enumerate().filter(|(_, place)| place.set == set.id) {
                 slots[place.sensor as usize] = Some(row as u32);
             }
             if slots.iter().any(Option::is_some) {
-                readers.push((part.open)(&slots));
-                parts.push(part.id);
+                readers.push((set.open)(&slots));
+                sets.push(set.id);
             }
         }
         let moved = places.iter().enumerate().filter_map(|(row, place)| {
@@ -300,7 +300,7 @@ impl RunningJob {
             Some((row, moved))
         });
         let asked = Arc::new(RediscoveryRequests::default());
-        (Box::new(CombinedReader::new(readers, asked.clone()).moved(moved.collect())), parts, asked)
+        (Box::new(CombinedReader::new(readers, asked.clone()).moved(moved.collect())), sets, asked)
     }
 
     /// The groups that the job would have, and the errors of those that cannot be.
@@ -314,7 +314,7 @@ impl RunningJob {
             let schema = Schema::new(prefix.clone(), key.name(level), sensors.collect())?;
             Ok(GroupPreview { schema, interval: key.interval, reader: self.reader(places).0 })
         };
-        plan(self.parts.iter().map(RunningPart::offer)).iter().map(one).collect()
+        plan(self.sets.iter().map(RunningSet::offer)).iter().map(one).collect()
     }
 
     /// Removes all its groups.
@@ -324,14 +324,14 @@ impl RunningJob {
         }
     }
 
-    /// The parts whose requested rediscovery is due now. `report` gets each problem.
+    /// The metric sets whose requested rediscovery is due now. `report` gets each problem.
     pub fn look(&mut self, now: Instant, mut report: impl FnMut(String)) -> Option<HashSet<u32>> {
         for live in self.live.values_mut() {
             let stats = &live.group.stats;
             if stats.layout_changed.swap(false, Ordering::AcqRel) {
                 let bits = live.asked.take();
-                let parts = live.parts.iter().enumerate().filter(|(at, _)| bits & RediscoveryRequests::bit(*at) != 0);
-                self.asked.extend(parts.map(|(_, part)| *part));
+                let sets = live.sets.iter().enumerate().filter(|(at, _)| bits & RediscoveryRequests::bit(*at) != 0);
+                self.asked.extend(sets.map(|(_, set)| *set));
             }
             if let Some(problem) = stats.problem.get() {
                 report(problem.to_string());
@@ -355,11 +355,11 @@ impl RunningJob {
             return (view.clone(), false);
         }
         let metrics =
-            self.parts.iter().flat_map(|part| part.metrics().map(|(index, sensor)| self.metric(part, index, sensor)));
+            self.sets.iter().flat_map(|set| set.metrics().map(|(index, sensor)| self.metric(set, index, sensor)));
         let view = Arc::new(JobView {
             record: self.job.record.clone(),
-            place: self.job.place.clone(),
-            held: self.held.map(WaitReason::text),
+            cgroups: self.job.cgroups.clone(),
+            wait_reason: self.wait_reason.map(WaitReason::text),
             metrics: metrics.collect(),
         });
         self.view = Some(view.clone());
@@ -371,12 +371,12 @@ impl RunningJob {
         self.view.is_none()
     }
 
-    fn metric(&self, part: &RunningPart, index: usize, sensor: &SensorDef) -> MetricView {
-        let rate = match &part.settings[index] {
+    fn metric(&self, set: &RunningSet, index: usize, sensor: &SensorDef) -> MetricView {
+        let rate = match &set.settings[index] {
             MetricSetting::On(rate) => Some(rate),
             MetricSetting::Off => None,
         };
-        let live = rate.and_then(|rate| self.live.get(&GroupKey::of(rate, part.blocking)));
+        let live = rate.and_then(|rate| self.live.get(&GroupKey::of(rate, set.blocking)));
         let window = rate.and_then(|rate| match &rate.mode {
             SampleMode::Raw => None,
             SampleMode::Accumulate(accumulation) => Some(accumulation.window.ns()),
@@ -387,7 +387,7 @@ impl RunningJob {
             kind: sensor.kind,
             interval_ns: rate.map(|rate| rate.interval.ns()),
             window_ns: window,
-            rule: part.rules[index],
+            rule: set.rules[index],
             group: live.map(|live| live.group.name().to_owned()),
             achieved: live.and_then(|live| live.ticks.percent).map(|percent| f64::from(percent) / 100.0),
         }

@@ -1,7 +1,7 @@
 //! A source at job scope: configured, stopped through the API, or failed; with its notes.
 
 use wholegrain_model::config::ConfigError;
-use wholegrain_sources::job::{FinalCounters, JobPart, JobPlace, JobSource};
+use wholegrain_sources::job::{FinalCounters, JobCgroups, JobSource, MetricSet};
 
 /// The most notes of one source.
 const NOTES_MAX: usize = 100;
@@ -43,23 +43,23 @@ impl JobSourceHandle {
         self.source.is_some()
     }
 
-    /// The parts of a job that it offers.
-    pub fn parts(&mut self, place: &JobPlace) -> Vec<JobPart> {
+    /// The metric sets of a job that it offers.
+    pub fn metric_sets(&mut self, cgroups: &JobCgroups) -> Vec<MetricSet> {
         let mut notes = Vec::new();
-        let parts = self.source.as_mut().map(|source| source.parts(place, &mut |text| notes.push(text)));
+        let sets = self.source.as_mut().map(|source| source.metric_sets(cgroups, &mut |text| notes.push(text)));
         notes.into_iter().for_each(|text| self.note(text));
-        parts.unwrap_or_default()
+        sets.unwrap_or_default()
     }
 
     /// The final values of a job's counters that are read at intervals only.
-    pub fn last(&mut self, place: &JobPlace) -> Option<FinalCounters> {
-        self.source.as_mut()?.final_counters(place)
+    pub fn last(&mut self, cgroups: &JobCgroups) -> Option<FinalCounters> {
+        self.source.as_mut()?.final_counters(cgroups)
     }
 
     /// Releases what the source holds for an ended job.
-    pub fn forget(&mut self, place: &JobPlace) {
+    pub fn forget(&mut self, cgroups: &JobCgroups) {
         if let Some(source) = &mut self.source {
-            source.forget(place);
+            source.forget(cgroups);
         }
     }
 

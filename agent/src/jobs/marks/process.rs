@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wholegrain_sources::Roots;
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 use crate::jobs::{JobView, JobsView};
 
@@ -42,14 +42,14 @@ impl ProcessLocation {
 
     /// The job of the process; of nested jobs, the innermost one.
     pub fn job(&self, view: &JobsView, roots: &Roots) -> Option<Arc<JobView>> {
-        let depth = |job: &JobView| self.0.iter().filter_map(|at| depth_within(&job.place, at, &roots.cgroup)).max();
+        let depth = |job: &JobView| self.0.iter().filter_map(|at| depth_within(&job.cgroups, at, &roots.cgroup)).max();
         let found = view.jobs.iter().filter_map(|job| Some((depth(job)?, job))).max_by_key(|(depth, _)| *depth);
         found.map(|(_, job)| job.clone())
     }
 }
 
 /// The number of levels of the job's directory below the hierarchy's root, if the process is in it or below it.
-fn depth_within(place: &JobPlace, (is_unified, path): &(bool, PathBuf), root: &Path) -> Option<usize> {
+fn depth_within(cgroups: &JobCgroups, (is_unified, path): &(bool, PathBuf), root: &Path) -> Option<usize> {
     let below = |dir: &Path| {
         let below = dir.strip_prefix(root).ok()?;
         // Version 1 hierarchies are mounted below the root under their controllers' names, the unified one on the root or beside them.
@@ -60,7 +60,7 @@ fn depth_within(place: &JobPlace, (is_unified, path): &(bool, PathBuf), root: &P
         let below = levels.as_path();
         (!below.as_os_str().is_empty() && path.starts_with(below)).then(|| below.components().count())
     };
-    if *is_unified { below(place.v2.as_deref()?) } else { place.v1.values().filter_map(|dir| below(dir)).max() }
+    if *is_unified { below(cgroups.v2.as_deref()?) } else { cgroups.v1.values().filter_map(|dir| below(dir)).max() }
 }
 
 #[cfg(test)]
@@ -69,14 +69,14 @@ mod tests {
     use wholegrain_model::JobRecord;
 
     fn job(level: &str, v1: &[(&str, &str)], v2: Option<&str>) -> Arc<JobView> {
-        let place = JobPlace {
+        let cgroups = JobCgroups {
             level: level.into(),
             v1: v1.iter().map(|(controller, dir)| ((*controller).to_owned(), dir.into())).collect(),
             v2: v2.map(Into::into),
-            ..JobPlace::default()
+            ..JobCgroups::default()
         };
         let record = JobRecord { job: level.into(), level: level.into(), ..JobRecord::default() };
-        Arc::new(JobView { record, place, held: None, metrics: Vec::new() })
+        Arc::new(JobView { record, cgroups, wait_reason: None, metrics: Vec::new() })
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub const FILES_MAX: u32 = 8;
 /// Logged refusals in a minute, of one caller and of all; further ones are counted.
 pub const REFUSALS_PER_MINUTE: (u32, u32) = (20, 120);
 /// The longest text of a refused command in the log, in bytes.
-const ORDER_BYTES_MAX: usize = 1024;
+const ACTION_BYTES_MAX: usize = 1024;
 
 #[derive(Debug, Serialize)]
 pub struct AuditLine<'a> {
@@ -38,7 +38,7 @@ pub struct AuditLine<'a> {
     #[serde(rename = "rule", serialize_with = "rule", skip_serializing_if = "Option::is_none")]
     pub rule: Option<&'a Rule>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub order: Option<String>,
+    pub action: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<SettingChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ impl<'a> AuditLine<'a> {
             user: who.user.as_deref(),
             verb: "",
             rule: None,
-            order: None,
+            action: None,
             changes: Vec::new(),
             why: None,
             not_written: 0,
@@ -103,12 +103,12 @@ impl AuditLog {
         }
         let line = AuditLine {
             verb: "refused",
-            order: Some(order(&command.order)),
+            action: Some(action_text(&command.action)),
             why: Some(why),
             not_written: self.refusals.take_excess(),
             ..AuditLine::of(who, now)
         };
-        tracing::warn!("refused {}: {}: {why}", who.name, line.order.as_deref().unwrap_or_default());
+        tracing::warn!("refused {}: {}: {why}", who.name, line.action.as_deref().unwrap_or_default());
         if let Err(error) = self.write(&line) {
             tracing::warn!("{error}");
         }
@@ -124,16 +124,16 @@ impl AuditLog {
     }
 }
 
-fn order(order: &JobsAction) -> String {
+fn action_text(action: &JobsAction) -> String {
     let json = |raw: &RawRule| serde_json::to_string(raw).unwrap_or_default();
-    let mut text = match order {
+    let mut text = match action {
         JobsAction::Add(raw) => format!("add {}", json(raw)),
         JobsAction::Try(raw) => format!("try {}", json(raw)),
         JobsAction::Remove(id) => format!("remove {id}"),
         JobsAction::End(job) => format!("end {job}"),
     };
-    if text.len() > ORDER_BYTES_MAX {
-        let end = (0..=ORDER_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    if text.len() > ACTION_BYTES_MAX {
+        let end = (0..=ACTION_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }

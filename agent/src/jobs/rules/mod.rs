@@ -117,7 +117,7 @@ impl Rules {
                 return Err(JobsRefusal::Forbidden("the role support reads everything and changes nothing".into()));
             }
             // Ending rules is not limited: there are never more to end than exist.
-            Role::User if makes_a_rule(&command.order) && !self.asks.take(&who.key(), now) => {
+            Role::User if adds_rule(&command.action) && !self.asks.take(&who.key(), now) => {
                 return Err(JobsRefusal::Limit {
                     limit: "changes_per_minute",
                     value: self.table.limits.changes_per_minute.to_string(),
@@ -126,7 +126,7 @@ impl Rules {
             }
             _ => {}
         }
-        match &command.order {
+        match &command.action {
             JobsAction::Add(raw) => self.add(who, raw, jobs, now, true),
             JobsAction::Try(raw) => self.add(who, raw, jobs, now, false),
             JobsAction::Remove(id) => {
@@ -326,6 +326,6 @@ impl Rules {
     }
 }
 
-fn makes_a_rule(order: &JobsAction) -> bool {
-    matches!(order, JobsAction::Add(_) | JobsAction::Try(_))
+fn adds_rule(action: &JobsAction) -> bool {
+    matches!(action, JobsAction::Add(_) | JobsAction::Try(_))
 }

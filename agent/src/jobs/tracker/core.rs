@@ -57,8 +57,8 @@ pub struct TrackerCore {
     bounds: JobBounds,
     /// Whether hooks report ended jobs.
     has_epilogs: bool,
-    /// Directories of jobs that were skipped since [`TrackerCore::reset_passed_over`].
-    passed_over: usize,
+    /// Directories of jobs that were skipped since [`TrackerCore::reset_skipped`].
+    skipped: usize,
 }
 
 impl TrackerCore {
@@ -85,7 +85,7 @@ impl TrackerCore {
             names: BTreeSet::new(),
             bounds: JobBounds::default(),
             has_epilogs: true,
-            passed_over: 0,
+            skipped: 0,
         };
         over.into_iter().for_each(|kept| core.end_unseen(kept.record, kept.seen));
         core
@@ -145,7 +145,7 @@ impl TrackerCore {
 
     /// The files that tell whether a job has processes: `cgroup.events` of the unified hierarchy, and directories of one version 1 hierarchy with all
     /// below them. Both include directories of the user's own that are no step.
-    pub fn process_places(&self, live: &LiveJob) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    pub fn process_directories(&self, live: &LiveJob) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_v2 =
             |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == CgroupVersion::V2);
         let own = || live.dirs.iter().map(|(dir, _)| dir);
@@ -196,23 +196,23 @@ impl TrackerCore {
     }
 
     /// The number of directories and controllers that a job is read in; 0 for an unknown job.
-    pub fn accounting_places(&self, found: &JobPath) -> usize {
+    pub fn accounting_directories(&self, found: &JobPath) -> usize {
         let job = self.jobs.get(&self.key_of(found));
-        job.map_or(0, |live| live.place.v1.len() + usize::from(live.place.v2.is_some()))
+        job.map_or(0, |live| live.cgroups.v1.len() + usize::from(live.cgroups.v2.is_some()))
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &LiveJob)> {
         self.jobs.iter()
     }
 
-    /// The number of directories of jobs that were skipped because of the bounds since [`TrackerCore::reset_passed_over`].
-    pub fn passed_over(&self) -> usize {
-        self.passed_over
+    /// The number of directories of jobs that were skipped because of the bounds since [`TrackerCore::reset_skipped`].
+    pub fn skipped(&self) -> usize {
+        self.skipped
     }
 
     /// Begins a whole scan, which counts skipped directories.
-    pub fn reset_passed_over(&mut self) {
-        self.passed_over = 0;
+    pub fn reset_skipped(&mut self) {
+        self.skipped = 0;
     }
 
     /// Adds a directory of a job or a step.
@@ -240,7 +240,7 @@ impl TrackerCore {
                 return;
             }
             if self.is_full(found) {
-                self.passed_over += 1;
+                self.skipped += 1;
                 return;
             }
             self.begin(&key, found, (&path, stamp.inode), now);
@@ -264,10 +264,10 @@ impl TrackerCore {
             live.record.from = if live.record.from == 0 { stamp.created } else { live.record.from.min(stamp.created) };
         }
         match version {
-            CgroupVersion::V2 => _ = live.place.v2.get_or_insert(path),
+            CgroupVersion::V2 => _ = live.cgroups.v2.get_or_insert(path),
             CgroupVersion::V1 => {
                 for controller in controllers {
-                    live.place.v1.entry(controller).or_insert_with(|| path.clone());
+                    live.cgroups.v1.entry(controller).or_insert_with(|| path.clone());
                 }
             }
         }
@@ -372,9 +372,9 @@ impl TrackerCore {
                 .map(|(dir, _)| root.join(&*dir.path))
                 .collect();
             let is_gone = |path: &PathBuf| path.starts_with(&root) && !here.contains(path);
-            live.place.v1.retain(|_, path| !is_gone(path));
-            if live.place.v2.as_ref().is_some_and(is_gone) {
-                live.place.v2 = None;
+            live.cgroups.v1.retain(|_, path| !is_gone(path));
+            if live.cgroups.v2.as_ref().is_some_and(is_gone) {
+                live.cgroups.v2 = None;
             }
             self.change(key, now, CHANGE_DELAY_NS);
         } else if steps {
@@ -441,8 +441,8 @@ impl TrackerCore {
             self.ended.push(now.mono, live.record.clone());
         }
         self.written.push(RecordUpdate { record: live.record.clone(), dirs: Vec::new() });
-        let LiveJob { record, place, has_processes, .. } = live;
-        self.events.push(JobEvent::Ended(Arc::new(Job { record, place, has_processes })));
+        let LiveJob { record, cgroups, has_processes, .. } = live;
+        self.events.push(JobEvent::Ended(Arc::new(Job { record, cgroups, has_processes })));
     }
 
     /// Applies facts about a job.
@@ -581,8 +581,8 @@ impl TrackerCore {
     fn tell(&mut self, key: &JobKey, event: fn(Arc<Job>) -> JobEvent) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         live.record.revision += 1;
-        let (record, place) = (live.record.clone(), live.place.clone());
-        let job = Job { record, place, has_processes: live.has_processes };
+        let (record, cgroups) = (live.record.clone(), live.cgroups.clone());
+        let job = Job { record, cgroups, has_processes: live.has_processes };
         self.events.push(event(Arc::new(job)));
         self.written.extend(self.written_of(key));
     }

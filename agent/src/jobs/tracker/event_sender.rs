@@ -83,11 +83,11 @@ fn job(event: &JobEvent) -> &Arc<Job> {
 mod tests {
     use super::*;
     use wholegrain_model::JobRecord;
-    use wholegrain_sources::job::JobPlace;
+    use wholegrain_sources::job::JobCgroups;
 
     fn of(n: u64, revision: u64) -> Arc<Job> {
         let record = JobRecord { level: n.to_string(), revision, ..JobRecord::default() };
-        Arc::new(Job { record, place: JobPlace::default(), has_processes: true })
+        Arc::new(Job { record, cgroups: JobCgroups::default(), has_processes: true })
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 /// A running job, or one that has just ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     pub record: JobRecord,
-    pub place: JobPlace,
+    pub cgroups: JobCgroups,
     /// Whether it has had a process: until then it is not read. True if the kernel does not say.
     pub has_processes: bool,
 }
@@ -19,7 +19,7 @@ pub struct Job {
 pub enum JobEvent {
     /// The job began, or was running when the agent started.
     Began(Arc<Job>),
-    /// Its record or its place changed.
+    /// Its record or its cgroups changed.
     Changed(Arc<Job>),
     /// The job ended; the record has `to` and the last totals.
     Ended(Arc<Job>),

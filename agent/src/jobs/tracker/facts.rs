@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 use super::live::DirectoryStamp;
 
@@ -98,10 +98,10 @@ fn real_uid(status: &str) -> Option<u32> {
 }
 
 /// The job's CPUs in the kernel's list format.
-pub fn cpus(place: &JobPlace) -> Option<String> {
-    let unified = place.v2.iter().map(|dir| dir.join("cpuset.cpus.effective"));
+pub fn cpus(cgroups: &JobCgroups) -> Option<String> {
+    let unified = cgroups.v2.iter().map(|dir| dir.join("cpuset.cpus.effective"));
     let v1 = ["cpuset.effective_cpus", "cpuset.cpus.effective", "cpuset.cpus"];
-    let v1 = v1.iter().filter_map(|name| Some(place.v1("cpuset")?.join(name)));
+    let v1 = v1.iter().filter_map(|name| Some(cgroups.v1("cpuset")?.join(name)));
     unified.chain(v1).find_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
         let text = text.trim();
@@ -112,8 +112,8 @@ pub fn cpus(place: &JobPlace) -> Option<String> {
 
 /// GPUs that the device controller of version 1 allows. They are named after their device files, because a GPU's index may differ from its minor
 /// number.
-pub fn devices(place: &JobPlace) -> Vec<String> {
-    let list = place.v1("devices").and_then(|dir| std::fs::read_to_string(dir.join("devices.list")).ok());
+pub fn devices(cgroups: &JobCgroups) -> Vec<String> {
+    let list = cgroups.v1("devices").and_then(|dir| std::fs::read_to_string(dir.join("devices.list")).ok());
     let mut found: Vec<String> = list.iter().flat_map(|list| list.lines()).filter_map(device).collect();
     found.sort();
     found.dedup();
@@ -186,18 +186,18 @@ mod tests {
     #[test]
     fn cpus_and_devices() {
         let dir = tempfile::tempdir().unwrap();
-        let mut place = JobPlace::default();
-        assert_eq!((cpus(&place), devices(&place)), (None, vec![]));
-        place.v1.insert("cpuset".to_owned(), dir.path().to_owned());
-        place.v1.insert("devices".to_owned(), dir.path().to_owned());
+        let mut cgroups = JobCgroups::default();
+        assert_eq!((cpus(&cgroups), devices(&cgroups)), (None, vec![]));
+        cgroups.v1.insert("cpuset".to_owned(), dir.path().to_owned());
+        cgroups.v1.insert("devices".to_owned(), dir.path().to_owned());
         std::fs::write(dir.path().join("cpuset.effective_cpus"), "\n").unwrap();
         std::fs::write(dir.path().join("cpuset.cpus"), "0-3,8\n").unwrap();
         let list = "c 1:3 rwm\nc 195:0 rw\nc 195:255 rw\nc 226:0 rw\nc 226:129 rw\nb *:* m\nc 195:* m\n";
         std::fs::write(dir.path().join("devices.list"), list).unwrap();
-        assert_eq!(cpus(&place).as_deref(), Some("0-3,8"));
-        assert_eq!(devices(&place), ["dev/dri/renderD129", "dev/nvidia0"]);
+        assert_eq!(cpus(&cgroups).as_deref(), Some("0-3,8"));
+        assert_eq!(devices(&cgroups), ["dev/dri/renderD129", "dev/nvidia0"]);
         std::fs::write(dir.path().join("devices.list"), "a *:* rwm\n").unwrap();
-        assert!(devices(&place).is_empty(), "what allows everything names none");
+        assert!(devices(&cgroups).is_empty(), "what allows everything names none");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wholegrain_model::job::STEPS_MAX;
 use wholegrain_model::{JobRecord, StepRecord};
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 use super::hooks::Hook;
 use super::layout::{JobPath, PathOwner};
@@ -164,7 +164,7 @@ pub type TotalsByMetric = BTreeMap<&'static str, f64>;
 #[derive(Debug)]
 pub struct LiveJob {
     pub record: JobRecord,
-    pub place: JobPlace,
+    pub cgroups: JobCgroups,
     pub dirs: JobDirectories,
     steps: BTreeMap<String, StepDirectories>,
     /// Whether it has had processes.
@@ -187,9 +187,9 @@ pub struct LiveJob {
 
 impl LiveJob {
     pub fn new(record: JobRecord, mono: u64) -> Self {
-        let place = JobPlace { level: record.level.clone(), ..JobPlace::default() };
+        let cgroups = JobCgroups { level: record.level.clone(), ..JobCgroups::default() };
         let mut live = Self {
-            place,
+            cgroups,
             dirs: JobDirectories::default(),
             steps: BTreeMap::new(),
             has_processes: false,
@@ -203,8 +203,8 @@ impl LiveJob {
             seen_devices: Vec::new(),
             record,
         };
-        live.place.uid = live.record.uid;
-        live.place.cpus = live.record.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
+        live.cgroups.uid = live.record.uid;
+        live.cgroups.cpus = live.record.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
         live
     }
 
@@ -221,7 +221,7 @@ impl LiveJob {
             self.record.user = None;
         }
         self.record.uid = Some(uid);
-        self.place.uid = Some(uid);
+        self.cgroups.uid = Some(uid);
         true
     }
 
@@ -257,7 +257,7 @@ impl LiveJob {
             }
         }
         if facts.cpus.is_some() && facts.cpus != self.record.cpus {
-            self.place.cpus = facts.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
+            self.cgroups.cpus = facts.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
             self.record.cpus = facts.cpus;
             changed = true;
         }

@@ -56,7 +56,7 @@ use crate::waker::Waker;
 /// The thread that finds jobs, and the one that writes their records.
 pub struct Tracker {
     counts: Arc<TrackerCounts>,
-    orders: Arc<Mutex<TrackerCommands>>,
+    commands: Arc<Mutex<TrackerCommands>>,
     waker: Arc<Waker>,
     job_table: Arc<JobTable>,
     thread: JoinHandle<()>,
@@ -94,7 +94,7 @@ impl Tracker {
         let own_waker = Arc::new(Waker::new().context("cannot make the tracker's waker")?);
         let names = UserNames::start(own_waker.clone()).context("cannot start the thread that looks up users")?;
         let (outlet, events) = EventSender::new(waker);
-        let orders: Arc<Mutex<TrackerCommands>> = Arc::default();
+        let commands: Arc<Mutex<TrackerCommands>> = Arc::default();
         let counts: Arc<TrackerCounts> = Arc::default();
         let watcher = TrackerThread::new(TrackerParts {
             roots: roots.clone(),
@@ -104,14 +104,14 @@ impl Tracker {
             outlet,
             names,
             waker: own_waker.clone(),
-            orders: orders.clone(),
+            commands: commands.clone(),
             counts: counts.clone(),
             seen_before: (seen > 0).then_some(seen),
         });
         let thread = std::thread::Builder::new().name("tracker".to_owned()).spawn(move || watcher.run());
         let thread = thread.context("cannot start the tracker's thread")?;
         let mut tracker =
-            Tracker { counts, orders, waker: own_waker, job_table: job_table.clone(), thread, writer: None };
+            Tracker { counts, commands, waker: own_waker, job_table: job_table.clone(), thread, writer: None };
         if let Some(directory) = directory {
             let theirs = job_table.clone();
             let writer = std::thread::Builder::new().name("records".to_owned());
@@ -132,13 +132,13 @@ impl Tracker {
 
     /// Applies other settings. Jobs that are none by the new settings end.
     pub fn configure(&self, config: TrackerConfig) {
-        lock(&self.orders).config = Some(config);
+        lock(&self.commands).config = Some(config);
         self.waker.wake();
     }
 
     /// Ends the threads; running jobs stay in the records as running.
     pub fn stop(self) {
-        lock(&self.orders).stop = true;
+        lock(&self.commands).stop = true;
         self.waker.wake();
         let _ = self.thread.join();
         self.job_table.close();

@@ -59,9 +59,9 @@ const READS_MAX: usize = 64;
 pub struct TrackerCounts {
     pub watches: AtomicU64,
     /// Directories of jobs that are skipped now, because there are as many jobs as the bounds allow.
-    pub jobs_passed_over: AtomicU64,
+    pub jobs_skipped: AtomicU64,
     /// Directories that are not read, or not completely, because their users have too many.
-    pub directories_passed_over: AtomicU64,
+    pub directories_skipped: AtomicU64,
 }
 
 /// Commands to the thread.
@@ -79,7 +79,7 @@ pub struct TrackerThread {
     outlet: EventSender,
     names: UserNames,
     waker: Arc<Waker>,
-    orders: Arc<Mutex<TrackerCommands>>,
+    commands: Arc<Mutex<TrackerCommands>>,
     seen_before: Option<i64>,
     counts: Arc<TrackerCounts>,
     trust: TrustedUser,
@@ -135,7 +135,7 @@ pub struct TrackerParts {
     pub outlet: EventSender,
     pub names: UserNames,
     pub waker: Arc<Waker>,
-    pub orders: Arc<Mutex<TrackerCommands>>,
+    pub commands: Arc<Mutex<TrackerCommands>>,
     /// The time of the last run of an agent.
     pub seen_before: Option<i64>,
     pub counts: Arc<TrackerCounts>,
@@ -147,13 +147,13 @@ fn now() -> TrackerTime {
 
 impl TrackerThread {
     pub fn new(parts: TrackerParts) -> Self {
-        let TrackerParts { roots, config, mut core, job_table, outlet, names, waker, orders, seen_before, counts } =
+        let TrackerParts { roots, config, mut core, job_table, outlet, names, waker, commands, seen_before, counts } =
             parts;
         core.bound(config.bounds);
         core.expect_epilogs(config.hooks.is_some());
         let own = TrackerFiles { hooks: config.hooks.clone().map(HooksDir::new), ..TrackerFiles::default() };
         let trust = TrustedUser::of_process();
-        Self { roots, config, core, job_table, outlet, names, waker, orders, seen_before, counts, trust, own }
+        Self { roots, config, core, job_table, outlet, names, waker, commands, seen_before, counts, trust, own }
     }
 
     /// Runs until it is stopped.
@@ -181,8 +181,8 @@ impl TrackerThread {
     }
 
     fn apply_commands(&mut self) -> bool {
-        let orders = std::mem::take(&mut *lock(&self.orders));
-        if let Some(config) = orders.config {
+        let commands = std::mem::take(&mut *lock(&self.commands));
+        if let Some(config) = commands.config {
             self.core.configure(Layouts::new(&config, &self.own.accounts), config.rescan.ns());
             self.core.bound(config.bounds);
             self.core.expect_epilogs(config.hooks.is_some());
@@ -200,7 +200,7 @@ impl TrackerThread {
             }
             self.own.scan_at = 0;
         }
-        orders.stop
+        commands.stop
     }
 
     /// Looks up the uids of the managers' accounts, and waits for the results for a while, so that the first scan recognizes the jobs that ran before
@@ -365,10 +365,10 @@ impl TrackerThread {
         let at = now();
         match facts::stamp(path, at.real) {
             Ok(stamp) => {
-                let before = self.core.accounting_places(found);
+                let before = self.core.accounting_directories(found);
                 self.core.made(dir.clone(), found, stamp, at);
                 scan.seen.insert(dir.clone());
-                if self.core.accounting_places(found) > before {
+                if self.core.accounting_directories(found) > before {
                     self.total_at_once(found, path);
                 }
             }
@@ -385,7 +385,7 @@ impl TrackerThread {
         }
         if found.step.is_empty() {
             let key = self.core.key_of(found);
-            if self.core.job(&key).is_some_and(|job| job.place.v2.as_deref() == Some(path)) {
+            if self.core.job(&key).is_some_and(|job| job.cgroups.v2.as_deref() == Some(path)) {
                 self.watch(WatchTarget::Events(key), path.join("cgroup.events"), scan.renew);
             }
         }
@@ -512,7 +512,7 @@ impl TrackerThread {
                 }
             }
         }
-        self.core.reset_passed_over();
+        self.core.reset_skipped();
         let mut scan = TreeScan { renew: true, whole: true, ..TreeScan::default() };
         let mut lines = Vec::new();
         let hierarchies = tree::hierarchies(&self.roots, &self.config.hierarchies, &mut |line| lines.push(line));
@@ -530,7 +530,7 @@ impl TrackerThread {
                 self.core.hierarchy_roots().filter(|root| !known.contains(&root.hierarchy)).collect();
             scan.blind.extend(lost);
         }
-        self.see_passed_over(&mut scan);
+        self.report_skipped(&mut scan);
         let at = now();
         self.core.scanned(&scan.seen, &scan.blind, at);
         if let Some(seen) = self.seen_before.filter(|_| scan.blind.is_empty()) {
@@ -539,7 +539,7 @@ impl TrackerThread {
         }
         self.own.visited.retain(|dir| scan.blind.iter().any(|blind| dir.is_within(blind)));
         self.own.visited.extend(std::mem::take(&mut scan.visited));
-        self.counts.directories_passed_over.store(scan.over.len() as u64, Ordering::Relaxed);
+        self.counts.directories_skipped.store(scan.over.len() as u64, Ordering::Relaxed);
         self.forget_watches();
     }
 

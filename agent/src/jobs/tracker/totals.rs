@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use wholegrain_sources::descriptors::{self, Descriptor, Quota};
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 
 use super::live::{JobKey, TotalsByMetric};
 
@@ -47,7 +47,7 @@ const V1: &[(&str, &str, TotalsParser)] = &[
 ];
 
 /// A job's directory, and its files with their parsers and indexes.
-type OpenFiles = (JobPlace, Vec<(File, TotalsParser)>, Vec<Descriptor>);
+type OpenFiles = (JobCgroups, Vec<(File, TotalsParser)>, Vec<Descriptor>);
 
 /// The open files of running jobs.
 #[derive(Default)]
@@ -59,10 +59,10 @@ pub struct TotalsFiles {
 
 impl TotalsFiles {
     /// Reads the totals of a job; unreadable ones are left out. The error of a file that exists and could not be opened is returned too.
-    pub fn read(&mut self, key: &JobKey, place: &JobPlace) -> (TotalsByMetric, Option<io::Error>) {
+    pub fn read(&mut self, key: &JobKey, cgroups: &JobCgroups) -> (TotalsByMetric, Option<io::Error>) {
         let mut totals = TotalsByMetric::new();
         if let Some((known, files, _)) = self.open.get(key)
-            && same_directories(known, place)
+            && same_directories(known, cgroups)
         {
             for (file, parse) in files {
                 parse_file(file, *parse, &mut self.buffer, &mut totals);
@@ -70,7 +70,7 @@ impl TotalsFiles {
             return (totals, None);
         }
         self.forget(key);
-        let (files, error) = open(place);
+        let (files, error) = open(cgroups);
         for (file, parse) in &files {
             parse_file(file, *parse, &mut self.buffer, &mut totals);
         }
@@ -81,18 +81,18 @@ impl TotalsFiles {
             let taken: Vec<Descriptor> = files.iter().map_while(|_| quota.take()).collect();
             if taken.len() == files.len() {
                 self.count += files.len();
-                self.open.insert(key.clone(), (place.clone(), files, taken));
+                self.open.insert(key.clone(), (cgroups.clone(), files, taken));
             }
         }
         (totals, error)
     }
 
     /// Reads the totals of one directory without keeping its files open.
-    pub fn read_directory(&mut self, place: &JobPlace, path: &Path) -> TotalsByMetric {
-        let v1 = place.v1.iter().filter(|(_, of)| *of == path).map(|(name, of)| (name.clone(), of.clone()));
-        let v2 = place.v2.clone().filter(|of| of == path);
+    pub fn read_directory(&mut self, cgroups: &JobCgroups, path: &Path) -> TotalsByMetric {
+        let v1 = cgroups.v1.iter().filter(|(_, of)| *of == path).map(|(name, of)| (name.clone(), of.clone()));
+        let v2 = cgroups.v2.clone().filter(|of| of == path);
         let mut totals = TotalsByMetric::new();
-        for (file, parse) in open(&JobPlace { v1: v1.collect(), v2, ..JobPlace::default() }).0 {
+        for (file, parse) in open(&JobCgroups { v1: v1.collect(), v2, ..JobCgroups::default() }).0 {
             parse_file(&file, parse, &mut self.buffer, &mut totals);
         }
         totals
@@ -117,13 +117,13 @@ impl TotalsFiles {
     }
 }
 
-fn same_directories(a: &JobPlace, b: &JobPlace) -> bool {
+fn same_directories(a: &JobCgroups, b: &JobCgroups) -> bool {
     (&a.v1, &a.v2) == (&b.v1, &b.v2)
 }
 
-fn open(place: &JobPlace) -> (Vec<(File, TotalsParser)>, Option<io::Error>) {
-    let v1 = V1.iter().filter_map(|(controller, name, parse)| Some((place.v1(controller)?.join(name), *parse)));
-    let v2 = V2.iter().filter_map(|(name, parse)| Some((place.v2.as_ref()?.join(name), *parse)));
+fn open(cgroups: &JobCgroups) -> (Vec<(File, TotalsParser)>, Option<io::Error>) {
+    let v1 = V1.iter().filter_map(|(controller, name, parse)| Some((cgroups.v1(controller)?.join(name), *parse)));
+    let v2 = V2.iter().filter_map(|(name, parse)| Some((cgroups.v2.as_ref()?.join(name), *parse)));
     let all: Vec<(PathBuf, TotalsParser)> = v1.chain(v2).collect();
     let (mut files, mut problem) = (Vec::with_capacity(all.len()), None);
     for (path, parse) in all {
@@ -273,7 +273,7 @@ mod tests {
         for name in ["cpu.stat", "memory.peak", "memory.current"] {
             std::fs::write(dir.path().join(name), "7\n").unwrap();
         }
-        let place = JobPlace { v2: Some(dir.path().to_owned()), ..JobPlace::default() };
+        let cgroups = JobCgroups { v2: Some(dir.path().to_owned()), ..JobCgroups::default() };
         let key = |n: usize| JobKey {
             manager: "m".into(),
             instance: "".into(),
@@ -282,7 +282,7 @@ mod tests {
         };
         let mut files = TotalsFiles::default();
         for n in 0..FILES_MAX {
-            assert_eq!(files.read(&key(n), &place).0["memory/peak"], 7.0);
+            assert_eq!(files.read(&key(n), &cgroups).0["memory/peak"], 7.0);
         }
         assert_eq!(files.count(), FILES_MAX / 3 * 3);
         (0..FILES_MAX).for_each(|n| files.forget(&key(n)));

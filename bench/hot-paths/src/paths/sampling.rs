@@ -13,7 +13,7 @@ use wholegrain_agent::jobs::groups::reader::CombinedReader;
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Interval, Schema, SensorDef};
-use wholegrain_sources::job::JobPlace;
+use wholegrain_sources::job::JobCgroups;
 use wholegrain_sources::{Reader, Roots, SOURCES};
 
 use super::Work;
@@ -91,22 +91,22 @@ pub fn job() -> anyhow::Result<Box<dyn Work>> {
     let roots = roots();
     let job = "slurm/uid_1000/job_42";
     let controllers = ["cpu", "cpuacct", "memory", "blkio", "pids"].into_iter();
-    let place = JobPlace {
+    let cgroups = JobCgroups {
         level: "42".to_owned(),
         v2: Some(roots.cgroup.join("unified").join(job)),
         v1: controllers.map(|name| (name.to_owned(), roots.cgroup.join(name).join(job))).collect(),
-        ..JobPlace::default()
+        ..JobCgroups::default()
     };
     let configure = source.jobs.context("the source cgroup has no jobs")?;
-    let parts = configure(&section, &roots.into())?.parts(&place, &mut |_| {});
-    ensure!(parts.len() > 10, "{} parts of a job were found in {}", parts.len(), recorded().display());
+    let sets = configure(&section, &roots.into())?.metric_sets(&cgroups, &mut |_| {});
+    ensure!(sets.len() > 10, "{} sets of a job were found in {}", sets.len(), recorded().display());
     // One group of all, as rules with one interval make it.
     let (mut sensors, mut readers) = (Vec::new(), Vec::new());
-    for part in parts {
+    for set in sets {
         let first = sensors.len() as u32;
-        let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(|index| Some(first + index)).collect();
-        readers.push((part.open)(&slots));
-        sensors.extend(part.sensors);
+        let slots: Vec<Option<u32>> = (0..set.sensors.len() as u32).map(|index| Some(first + index)).collect();
+        readers.push((set.open)(&slots));
+        sensors.extend(set.sensors);
     }
     let reader = Box::new(CombinedReader::new(readers, Arc::default()));
     Sample::of(vec![("job/42/all".to_owned(), sensors, reader)])

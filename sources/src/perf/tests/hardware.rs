@@ -15,18 +15,18 @@ const PAIR: &str = "groups = [[\"cycles\", \"instructions\"]]\nevents = []";
 #[test]
 fn the_default_events_are_packed_so_that_ratios_are_of_one_instant() {
     let machine = Machine::new();
-    let (parts, reports) = parts(&mut machine.jobs(""), &machine.place());
+    let (sets, reports) = metric_sets(&mut machine.jobs(""), &machine.cgroups());
     assert_eq!(reports, [""; 0]);
     let software = ["task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults"];
-    assert_eq!(names(&parts["software"].sensors), software.map(|name| format!("perf/{name}")));
+    assert_eq!(names(&sets["software"].sensors), software.map(|name| format!("perf/{name}")));
     let hardware =
         ["perf/cycles", "perf/instructions", "perf/cache-references", "perf/cache-misses", "perf/hardware/running"];
-    assert_eq!(names(&parts["hardware"].sensors), hardware);
-    assert_eq!(names(&parts["hardware_2"].sensors), ["perf/branches", "perf/branch-misses", "perf/hardware_2/running"]);
-    assert_eq!(parts.len(), 3);
+    assert_eq!(names(&sets["hardware"].sensors), hardware);
+    assert_eq!(names(&sets["hardware_2"].sensors), ["perf/branches", "perf/branch-misses", "perf/hardware_2/running"]);
+    assert_eq!(sets.len(), 3);
     assert_eq!(machine.kernel.state().events.len(), 12 * 2);
-    assert!(parts.values().all(|part| part.interval_min.ns() == 1_000_000 && !part.blocking));
-    let all_sensors: Vec<SensorDef> = parts.values().flat_map(|part| part.sensors.clone()).collect();
+    assert!(sets.values().all(|set| set.interval_min.ns() == 1_000_000 && !set.blocking));
+    let all_sensors: Vec<SensorDef> = sets.values().flat_map(|set| set.sensors.clone()).collect();
     let prefix = wholegrain_model::SensorPath::new("/n").unwrap();
     wholegrain_model::Schema::new(prefix, "job", all_sensors).expect("a valid schema");
 }
@@ -34,12 +34,12 @@ fn the_default_events_are_packed_so_that_ratios_are_of_one_instant() {
 #[test]
 fn each_group_is_read_once_on_each_cpu() {
     let machine = Machine::new();
-    let (parts, _) = parts(&mut machine.jobs(""), &machine.place());
-    let mut readers: Vec<Sampled> = parts.values().map(Sampled::part).collect();
+    let (sets, _) = metric_sets(&mut machine.jobs(""), &machine.cgroups());
+    let mut readers: Vec<Sampled> = sets.values().map(Sampled::set).collect();
     machine.kernel.state().reads = 0;
     readers.iter_mut().for_each(|reader| drop(reader.read()));
     assert_eq!(machine.kernel.state().reads, 3 * 2);
-    let mut none = Sampled::some(&parts["software"], &[]);
+    let mut none = Sampled::some(&sets["software"], &[]);
     none.check(&[]);
     assert_eq!(machine.kernel.state().reads, 3 * 2, "a reader without slots reads nothing");
 }
@@ -47,8 +47,8 @@ fn each_group_is_read_once_on_each_cpu() {
 #[test]
 fn counts_are_summed_over_cpus() {
     let machine = Machine::new();
-    let (parts, _) = parts(&mut machine.jobs(""), &machine.place());
-    let mut software = Sampled::part(&parts["software"]);
+    let (sets, _) = metric_sets(&mut machine.jobs(""), &machine.cgroups());
+    let mut software = Sampled::set(&sets["software"]);
     machine.kernel.count(0, 1, 1, 1_500_000_000);
     machine.kernel.count(1, 1, 1, 500_000_000);
     machine.kernel.count(1, 1, 2, 77);
@@ -62,8 +62,8 @@ fn counts_are_summed_over_cpus() {
 #[test]
 fn multiplexed_counts_are_scaled_and_the_fraction_is_a_sensor() {
     let machine = Machine::new();
-    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
-    let mut reader = Sampled::part(&parts["group_1"]);
+    let (sets, _) = metric_sets(&mut machine.jobs(PAIR), &machine.cgroups());
+    let mut reader = Sampled::set(&sets["group_1"]);
     let mut step = |times: [(u64, u64); 2], counts: [(u64, u64); 2], cycles, instructions, running| {
         for cpu in 0..2 {
             machine.kernel.times(cpu, times[cpu as usize].0, times[cpu as usize].1);
@@ -89,10 +89,10 @@ fn multiplexed_counts_are_scaled_and_the_fraction_is_a_sensor() {
 #[test]
 fn readers_share_the_sums() {
     let machine = Machine::new();
-    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
-    let part = &parts["group_1"];
-    let mut slow = Sampled::some(part, &["perf/instructions", "perf/group_1/running"]);
-    let mut fast = Sampled::some(part, &["perf/cycles"]);
+    let (sets, _) = metric_sets(&mut machine.jobs(PAIR), &machine.cgroups());
+    let set = &sets["group_1"];
+    let mut slow = Sampled::some(set, &["perf/instructions", "perf/group_1/running"]);
+    let mut fast = Sampled::some(set, &["perf/cycles"]);
     for ms in 1..=10u64 {
         machine.kernel.times(0, 2 * ms, ms);
         two(&machine, 0, 100 * ms, 10 * ms);
@@ -100,11 +100,11 @@ fn readers_share_the_sums() {
     }
     slow.check(&[("perf/instructions", Some(200.0)), ("perf/group_1/running", Some(0.5))]);
     // A rule changes: the new reader is opened before the old one is dropped, and the counter goes on.
-    let mut both = Sampled::some(part, &["perf/cycles", "perf/instructions"]);
+    let mut both = Sampled::some(set, &["perf/cycles", "perf/instructions"]);
     drop((fast, slow));
     both.check(&[("perf/cycles", Some(2000.0)), ("perf/instructions", Some(200.0))]);
     // Nothing was counted since the read of another reader. The interval of this reader decides.
-    let mut other = Sampled::part(part);
+    let mut other = Sampled::set(set);
     machine.kernel.times(0, 40, 15);
     two(&machine, 0, 1500, 150);
     other.check(&[("perf/cycles", Some(4000.0))]);
@@ -116,8 +116,8 @@ fn readers_share_the_sums() {
 #[test]
 fn a_counter_goes_on_after_its_overflow() {
     let machine = Machine::new();
-    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
-    let mut reader = Sampled::some(&parts["group_1"], &["perf/cycles"]);
+    let (sets, _) = metric_sets(&mut machine.jobs(PAIR), &machine.cgroups());
+    let mut reader = Sampled::some(&sets["group_1"], &["perf/cycles"]);
     let mut raw = |time, cycles| {
         machine.kernel.times(0, time, time);
         two(&machine, 0, cycles, 0);
@@ -132,8 +132,8 @@ fn a_counter_goes_on_after_its_overflow() {
 #[test]
 fn a_group_that_never_gets_a_counter_is_reported() {
     let machine = Machine::new();
-    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
-    let mut reader = Sampled::part(&parts["group_1"]);
+    let (sets, _) = metric_sets(&mut machine.jobs(PAIR), &machine.cgroups());
+    let mut reader = Sampled::set(&sets["group_1"]);
     machine.kernel.times(0, 500_000_000, 0);
     reader.check(&[("perf/cycles", None)]);
     machine.kernel.times(0, 1_500_000_000, 0);
@@ -145,9 +145,9 @@ fn a_group_that_never_gets_a_counter_is_reported() {
 #[test]
 fn jobs_count_on_their_cpus_in_their_cgroup() {
     let machine = Machine::new();
-    let place = JobPlace { cpus: vec![1, 7], ..machine.place() };
+    let cgroups = JobCgroups { cpus: vec![1, 7], ..machine.cgroups() };
     let mut jobs = machine.jobs(PAIR);
-    let (_, reports) = parts(&mut jobs, &place);
+    let (_, reports) = metric_sets(&mut jobs, &cgroups);
     assert_eq!(reports, [""; 0]);
     let state = machine.kernel.state();
     assert!(state.directories.is_empty(), "only open while counters are opened");
@@ -159,16 +159,16 @@ fn jobs_count_on_their_cpus_in_their_cgroup() {
 fn a_job_that_moves_to_more_cpus_goes_on() {
     let machine = Machine::new();
     let mut jobs = machine.jobs(PAIR);
-    let mut place = JobPlace { cpus: vec![0], ..machine.place() };
-    let mut reader = Sampled::part(&parts(&mut jobs, &place).0["group_1"]);
+    let mut cgroups = JobCgroups { cpus: vec![0], ..machine.cgroups() };
+    let mut reader = Sampled::set(&metric_sets(&mut jobs, &cgroups).0["group_1"]);
     machine.kernel.times(0, 10, 10);
     two(&machine, 0, 100, 10);
     reader.check(&[("perf/cycles", Some(100.0))]);
-    place.cpus = Vec::new();
+    cgroups.cpus = Vec::new();
     // New counters begin at 0, as in the kernel.
     two(&machine, 0, 150, 15);
     machine.kernel.times(0, 15, 15);
-    parts(&mut jobs, &place);
+    metric_sets(&mut jobs, &cgroups);
     two(&machine, 0, 5, 1);
     two(&machine, 1, 7, 1);
     machine.kernel.times(0, 1, 1);
@@ -185,16 +185,16 @@ fn a_job_that_moves_to_more_cpus_goes_on() {
 fn forgotten_jobs_leave_no_descriptor_open() {
     let machine = Machine::new();
     let mut jobs = machine.jobs("");
-    let (parts_made, _) = parts(&mut jobs, &machine.place());
-    let mut reader = Sampled::part(&parts_made["software"]);
-    jobs.forget(&machine.place());
+    let (sets, _) = metric_sets(&mut jobs, &machine.cgroups());
+    let mut reader = Sampled::set(&sets["software"]);
+    jobs.forget(&machine.cgroups());
     assert_eq!(machine.kernel.descriptors(), 0, "even while readers exist");
     assert!(reader.read().1.gone);
     // Another job of the same name.
-    let (parts_made, _) = parts(&mut jobs, &machine.place());
+    let (sets, _) = metric_sets(&mut jobs, &machine.cgroups());
     assert_eq!(machine.kernel.descriptors(), 24);
     drop(jobs);
-    assert_eq!(machine.kernel.descriptors(), 24, "held by its parts");
-    drop(parts_made);
+    assert_eq!(machine.kernel.descriptors(), 24, "held by its sets");
+    drop(sets);
     assert_eq!(machine.kernel.descriptors(), 0);
 }

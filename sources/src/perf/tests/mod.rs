@@ -14,7 +14,7 @@ use wholegrain_model::{SensorDef, ValueType};
 use super::config::PerfConfig;
 use super::fake::FakeKernel;
 use super::{PerfJobs, PerfNode, node, of_jobs};
-use crate::job::{JobPart, JobPlace, JobSource};
+use crate::job::{JobCgroups, JobSource, MetricSet};
 use crate::plan::Slot;
 use crate::reader::{Reader, Reading, Row};
 use crate::source::{ConfigureContext, GroupPlan, Roots, Source};
@@ -55,8 +55,8 @@ impl Machine {
         Roots { proc: self.path("proc"), sys: self.path("sys"), cgroup: self.path("cgroup") }
     }
 
-    fn place(&self) -> JobPlace {
-        JobPlace { level: "4711".to_owned(), v2: Some(self.path("cgroup/job")), ..JobPlace::default() }
+    fn cgroups(&self) -> JobCgroups {
+        JobCgroups { level: "4711".to_owned(), v2: Some(self.path("cgroup/job")), ..JobCgroups::default() }
     }
 
     fn jobs(&self, keys: &str) -> PerfJobs {
@@ -74,10 +74,10 @@ fn config(keys: &str) -> Result<PerfConfig, ConfigError> {
     PerfConfig::read(&Document::new("agent.toml", &text).root().child("sources").child("perf"), &context)
 }
 
-fn parts(jobs: &mut PerfJobs, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
+fn metric_sets(jobs: &mut PerfJobs, cgroups: &JobCgroups) -> (BTreeMap<String, MetricSet>, Vec<String>) {
     let mut reports = Vec::new();
-    let parts = jobs.parts(place, &mut |text| reports.push(text));
-    (parts.into_iter().map(|part| (part.name.clone(), part)).collect(), reports)
+    let sets = jobs.metric_sets(cgroups, &mut |text| reports.push(text));
+    (sets.into_iter().map(|set| (set.name.clone(), set)).collect(), reports)
 }
 
 /// A reader with its sensors.
@@ -89,18 +89,18 @@ struct Sampled {
 type Values = BTreeMap<String, Option<f64>>;
 
 impl Sampled {
-    /// With all sensors of a part.
-    fn part(part: &JobPart) -> Self {
-        let slots: Vec<Slot> = (0..part.sensors.len() as u32).map(Some).collect();
-        Self { sensors: part.sensors.clone(), reader: (part.open)(&slots) }
+    /// With all sensors of a metric set.
+    fn set(set: &MetricSet) -> Self {
+        let slots: Vec<Slot> = (0..set.sensors.len() as u32).map(Some).collect();
+        Self { sensors: set.sensors.clone(), reader: (set.open)(&slots) }
     }
 
-    /// With some sensors of a part.
-    fn some(part: &JobPart, names: &[&str]) -> Self {
+    /// With some sensors of a metric set.
+    fn some(set: &MetricSet, names: &[&str]) -> Self {
         let at = |name: &str| names.iter().position(|other| *other == name).map(|at| at as u32);
-        let slots: Vec<Slot> = part.sensors.iter().map(|sensor| at(&sensor.name)).collect();
-        let find = |name: &&str| part.sensors.iter().find(|sensor| sensor.name == **name).cloned().unwrap();
-        Self { sensors: names.iter().map(find).collect(), reader: (part.open)(&slots) }
+        let slots: Vec<Slot> = set.sensors.iter().map(|sensor| at(&sensor.name)).collect();
+        let find = |name: &&str| set.sensors.iter().find(|sensor| sensor.name == **name).cloned().unwrap();
+        Self { sensors: names.iter().map(find).collect(), reader: (set.open)(&slots) }
     }
 
     fn group(plan: GroupPlan) -> Self {

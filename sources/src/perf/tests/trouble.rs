@@ -13,13 +13,13 @@ fn events_that_the_machine_lacks_are_reported_and_the_others_counted() {
         machine.kernel.state().refused.insert((0, config), libc::ENOENT);
     }
     let mut jobs = machine.jobs("");
-    let (parts_made, reports) = parts(&mut jobs, &machine.place());
-    assert_eq!(parts_made.keys().collect::<Vec<_>>(), ["software"]);
+    let (sets, reports) = metric_sets(&mut jobs, &machine.cgroups());
+    assert_eq!(sets.keys().collect::<Vec<_>>(), ["software"]);
     let expected = "perf: this machine has no cycles, instructions, cache-references, cache-misses, branches, branch-misses: left \
                     out (No such file or directory (os error 2))";
     assert_eq!(reports, [expected]);
-    let other = JobPlace { level: "4712".to_owned(), ..machine.place() };
-    assert_eq!(parts(&mut jobs, &other).1, [expected], "the same text for each job, which the agent logs once");
+    let other = JobCgroups { level: "4712".to_owned(), ..machine.cgroups() };
+    assert_eq!(metric_sets(&mut jobs, &other).1, [expected], "the same text for each job, which the agent logs once");
     assert_eq!(machine.kernel.descriptors(), 2 * 6 * 2);
 }
 
@@ -30,18 +30,18 @@ fn an_unsupported_event_is_not_in_its_group() {
     machine.kernel.state().refused.insert((0, 0), libc::EOPNOTSUPP);
     machine.kernel.count(0, 0, 1, 42);
     machine.kernel.times(0, 1, 1);
-    let (parts_made, reports) = parts(&mut machine.jobs(PAIR), &machine.place());
-    assert_eq!(names(&parts_made["group_1"].sensors), ["perf/instructions", "perf/group_1/running"]);
+    let (sets, reports) = metric_sets(&mut machine.jobs(PAIR), &machine.cgroups());
+    assert_eq!(names(&sets["group_1"].sensors), ["perf/instructions", "perf/group_1/running"]);
     assert!(reports[0].starts_with("perf: this machine has no cycles: left out"), "{reports:?}");
-    Sampled::part(&parts_made["group_1"]).check(&[("perf/instructions", Some(42.0))]);
+    Sampled::set(&sets["group_1"]).check(&[("perf/instructions", Some(42.0))]);
 }
 
 #[test]
 fn reads_without_bytes_are_gaps_whatever_the_buffer_holds() {
     let machine = Machine::new();
     let mut jobs = machine.jobs(PAIR);
-    let (parts_made, _) = parts(&mut jobs, &machine.place());
-    let mut reader = Sampled::part(&parts_made["group_1"]);
+    let (sets, _) = metric_sets(&mut jobs, &machine.cgroups());
+    let mut reader = Sampled::set(&sets["group_1"]);
     machine.kernel.times(0, 5, 5);
     machine.kernel.count(0, 0, 0, 50);
     reader.check(&[("perf/cycles", Some(50.0))]);
@@ -63,7 +63,7 @@ fn reads_without_bytes_are_gaps_whatever_the_buffer_holds() {
     check(&mut reader, ReadProblem::Garbage { what: "perf events", line: 1 });
     // The counters are opened again on the same CPUs, and the sums go on.
     let before: Vec<i32> = machine.kernel.state().events.keys().copied().collect();
-    parts(&mut jobs, &machine.place());
+    metric_sets(&mut jobs, &machine.cgroups());
     assert!(machine.kernel.state().events.keys().all(|fd| !before.contains(fd)));
     machine.kernel.count(0, 0, 0, 3);
     machine.kernel.times(0, 1, 1);
@@ -74,7 +74,7 @@ fn reads_without_bytes_are_gaps_whatever_the_buffer_holds() {
 fn a_cpu_goes_offline_and_comes_back() {
     let machine = Machine::new();
     let mut jobs = machine.jobs(PAIR);
-    let mut reader = Sampled::part(&parts(&mut jobs, &machine.place()).0["group_1"]);
+    let mut reader = Sampled::set(&metric_sets(&mut jobs, &machine.cgroups()).0["group_1"]);
     let count = |cpu: u32, time, cycles| {
         machine.kernel.times(cpu, time, time);
         machine.kernel.count(cpu, 0, 0, cycles);
@@ -85,13 +85,13 @@ fn a_cpu_goes_offline_and_comes_back() {
     machine.kernel.state().offline.insert(1);
     assert!(reader.read().1.layout_changed);
     machine.write("sys/devices/system/cpu/online", "0\n");
-    parts(&mut jobs, &machine.place());
+    metric_sets(&mut jobs, &machine.cgroups());
     count(0, 1, 5);
     reader.check(&[("perf/cycles", Some(1105.0)), ("perf/group_1/running", Some(1.0))]);
     assert_eq!(machine.kernel.descriptors(), 2);
     machine.kernel.state().offline.clear();
     machine.write("sys/devices/system/cpu/online", "0-1\n");
-    parts(&mut jobs, &machine.place());
+    metric_sets(&mut jobs, &machine.cgroups());
     count(0, 1, 1);
     count(1, 1, 1);
     reader.check(&[("perf/cycles", Some(1107.0))]);
@@ -101,8 +101,8 @@ fn a_cpu_goes_offline_and_comes_back() {
 fn a_missing_permission_is_reported_with_a_remedy() {
     let machine = Machine::new();
     machine.kernel.state().all_refused = Some(libc::EACCES);
-    let (parts_made, reports) = parts(&mut machine.jobs(""), &machine.place());
-    assert!(parts_made.is_empty());
+    let (sets, reports) = metric_sets(&mut machine.jobs(""), &machine.cgroups());
+    assert!(sets.is_empty());
     let [report] = &reports[..] else { panic!("{reports:?}") };
     assert!(report.starts_with("perf: the agent may not count task-clock, context-switches, "), "{report}");
     for part in ["/proc/sys/kernel/perf_event_paranoid is 2.", "CAP_PERFMON", "sysctl kernel.perf_event_paranoid=0"] {
@@ -111,9 +111,9 @@ fn a_missing_permission_is_reported_with_a_remedy() {
     // Only one event is refused; the other is counted.
     machine.kernel.state().all_refused = None;
     machine.kernel.state().refused.insert((1, 3), libc::EPERM);
-    let (parts_made, reports) =
-        parts(&mut machine.jobs("events = [\"context-switches\", \"page-faults\"]"), &machine.place());
-    assert_eq!(names(&parts_made["software"].sensors), ["perf/page-faults"]);
+    let (sets, reports) =
+        metric_sets(&mut machine.jobs("events = [\"context-switches\", \"page-faults\"]"), &machine.cgroups());
+    assert_eq!(names(&sets["software"].sensors), ["perf/page-faults"]);
     assert!(reports[0].starts_with("perf: the agent may not count context-switches"), "{reports:?}");
     assert_eq!(machine.kernel.descriptors(), 2, "of page-faults, on two CPUs");
 }
@@ -123,16 +123,16 @@ fn without_descriptors_complete_groups_are_left_out_until_there_are_some() {
     let machine = Machine::new();
     machine.kernel.state().events_max = Some(17);
     let mut jobs = machine.jobs("");
-    let (parts_made, reports) = parts(&mut jobs, &machine.place());
+    let (sets, reports) = metric_sets(&mut jobs, &machine.cgroups());
     // The software group takes 12 of them. The first hardware group needs 8 more, the second takes 4.
-    assert_eq!(parts_made.keys().collect::<Vec<_>>(), ["hardware_2", "software"]);
+    assert_eq!(sets.keys().collect::<Vec<_>>(), ["hardware_2", "software"]);
     assert_eq!(machine.kernel.descriptors(), 16, "no group is opened in part");
     let [report] = &reports[..] else { panic!("{reports:?}") };
     assert!(report.contains("cycles, instructions, cache-references, cache-misses: no file descriptors"), "{report}");
     assert!(report.contains("Too many open files") && report.contains("LimitNOFILE="), "{report}");
     machine.kernel.state().events_max = None;
-    let (parts_made, reports) = parts(&mut jobs, &machine.place());
-    assert_eq!((parts_made.len(), reports.len()), (3, 0));
+    let (sets, reports) = metric_sets(&mut jobs, &machine.cgroups());
+    assert_eq!((sets.len(), reports.len()), (3, 0));
     for (errno, part) in [
         (libc::ENOSPC, "more than the hardware has"),
         (libc::EINVAL, "the kernel refuses them"),
@@ -142,8 +142,8 @@ fn without_descriptors_complete_groups_are_left_out_until_there_are_some() {
         (libc::E2BIG, "cannot be counted"),
     ] {
         machine.kernel.state().all_refused = Some(errno);
-        let (parts_made, reports) = parts(&mut machine.jobs(PAIR), &machine.place());
-        assert!(parts_made.is_empty() && reports.len() == 1 && reports[0].contains(part), "{errno}: {reports:?}");
+        let (sets, reports) = metric_sets(&mut machine.jobs(PAIR), &machine.cgroups());
+        assert!(sets.is_empty() && reports.len() == 1 && reports[0].contains(part), "{errno}: {reports:?}");
     }
 }
 
@@ -151,30 +151,30 @@ fn without_descriptors_complete_groups_are_left_out_until_there_are_some() {
 fn jobs_without_a_directory_and_jobs_that_have_ended() {
     let machine = Machine::new();
     let mut jobs = machine.jobs("");
-    let nowhere = JobPlace { v2: None, ..machine.place() };
-    let (parts_made, reports) = parts(&mut jobs, &nowhere);
-    assert!(parts_made.is_empty() && reports[0].contains("unified hierarchy nor below the controller perf_event"));
+    let nowhere = JobCgroups { v2: None, ..machine.cgroups() };
+    let (sets, reports) = metric_sets(&mut jobs, &nowhere);
+    assert!(sets.is_empty() && reports[0].contains("unified hierarchy nor below the controller perf_event"));
     std::fs::create_dir_all(machine.path("cgroup/perf_event/job")).unwrap();
     let v1 = [("perf_event".to_owned(), machine.path("cgroup/perf_event/job"))].into();
-    assert_eq!(parts(&mut jobs, &JobPlace { v1, ..nowhere }).0.len(), 3);
-    let over = JobPlace { level: "1".to_owned(), v2: Some(machine.path("cgroup/gone")), ..machine.place() };
-    let (parts_made, reports) = parts(&mut jobs, &over);
-    assert!(parts_made.is_empty() && reports.is_empty(), "{reports:?}");
+    assert_eq!(metric_sets(&mut jobs, &JobCgroups { v1, ..nowhere }).0.len(), 3);
+    let over = JobCgroups { level: "1".to_owned(), v2: Some(machine.path("cgroup/gone")), ..machine.cgroups() };
+    let (sets, reports) = metric_sets(&mut jobs, &over);
+    assert!(sets.is_empty() && reports.is_empty(), "{reports:?}");
     // The job ends while its events are opened: no event is reported as missing on this machine.
     std::fs::create_dir_all(machine.path("cgroup/short")).unwrap();
     machine.kernel.state().vanishing = Some(machine.path("cgroup/short"));
     let before = machine.kernel.descriptors();
-    let short = JobPlace { level: "2".to_owned(), v2: Some(machine.path("cgroup/short")), ..machine.place() };
-    let (parts_made, reports) = parts(&mut jobs, &short);
-    assert!(parts_made.is_empty() && reports.is_empty(), "{reports:?}");
+    let short = JobCgroups { level: "2".to_owned(), v2: Some(machine.path("cgroup/short")), ..machine.cgroups() };
+    let (sets, reports) = metric_sets(&mut jobs, &short);
+    assert!(sets.is_empty() && reports.is_empty(), "{reports:?}");
     assert_eq!(machine.kernel.descriptors(), before);
     // The final counts of a job that has ended can be read until the job is forgotten.
     machine.kernel.state().all_refused = None;
     std::fs::create_dir_all(machine.path("cgroup/short")).unwrap();
-    assert_eq!(parts(&mut jobs, &short).0.len(), 3);
+    assert_eq!(metric_sets(&mut jobs, &short).0.len(), 3);
     std::fs::remove_dir(machine.path("cgroup/short")).unwrap();
-    let (parts_made, _) = parts(&mut jobs, &short);
-    Sampled::part(&parts_made["software"]).check(&[("perf/page-faults", Some(0.0))]);
+    let (sets, _) = metric_sets(&mut jobs, &short);
+    Sampled::set(&sets["software"]).check(&[("perf/page-faults", Some(0.0))]);
     jobs.forget(&short);
     assert_eq!(machine.kernel.descriptors(), before);
 }
@@ -183,9 +183,9 @@ fn jobs_without_a_directory_and_jobs_that_have_ended() {
 fn counters_are_closed_for_the_lock_file_and_opened_again() {
     let machine = Machine::new();
     let mut jobs = machine.jobs("lock_file = \"/run/likwid.lock\"");
-    let (parts_made, _) = parts(&mut jobs, &machine.place());
-    let mut hardware = Sampled::part(&parts_made["hardware"]);
-    let mut software = Sampled::part(&parts_made["software"]);
+    let (sets, _) = metric_sets(&mut jobs, &machine.cgroups());
+    let mut hardware = Sampled::set(&sets["hardware"]);
+    let mut software = Sampled::set(&sets["software"]);
     machine.kernel.times(0, 10, 10);
     machine.kernel.count(0, 0, 0, 100);
     hardware.check(&[("perf/cycles", Some(100.0))]);
@@ -202,16 +202,16 @@ fn counters_are_closed_for_the_lock_file_and_opened_again() {
     let yielded =
         "perf events, closed while the lock file belongs to another user: Device or resource busy (os error 16)";
     assert_eq!(reading.problem.unwrap().to_string(), yielded);
-    let (parts_held, reports) = parts(&mut jobs, &machine.place());
+    let (closed, reports) = metric_sets(&mut jobs, &machine.cgroups());
     let expected = "perf: the hardware's counters are closed while /run/likwid.lock belongs to the user with uid 1000";
     assert_eq!(reports, [expected]);
-    assert_eq!(names(&parts_held["hardware"].sensors), names(&parts_made["hardware"].sensors));
+    assert_eq!(names(&closed["hardware"].sensors), names(&sets["hardware"].sensors));
     assert!(machine.kernel.state().events.values().all(|event| event.attr.kind == 1), "all counters are free");
     assert!(!hardware.read().1.layout_changed, "no discovery is needed until the file goes");
     software.check(&[("perf/page-faults", Some(0.0))]);
     // A job that begins in this time.
-    let other = JobPlace { level: "4712".to_owned(), ..machine.place() };
-    let mut late = Sampled::part(&parts(&mut jobs, &other).0["hardware"]);
+    let other = JobCgroups { level: "4712".to_owned(), ..machine.cgroups() };
+    let mut late = Sampled::set(&metric_sets(&mut jobs, &other).0["hardware"]);
     assert_eq!(late.read().1.problem.unwrap().to_string(), yielded);
     // The lock belongs to the agent again.
     machine.kernel.state().lock_owner = Some(OWN_UID);
@@ -222,8 +222,8 @@ fn counters_are_closed_for_the_lock_file_and_opened_again() {
         Reading { layout_changed: true, ..Reading::default() },
         "discovery opens them, without an error"
     );
-    parts(&mut jobs, &machine.place());
-    parts(&mut jobs, &other);
+    metric_sets(&mut jobs, &machine.cgroups());
+    metric_sets(&mut jobs, &other);
     machine.kernel.times(0, 1, 1);
     machine.kernel.count(0, 0, 0, 11);
     hardware.check(&[("perf/cycles", Some(111.0))]);

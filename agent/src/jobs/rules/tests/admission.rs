@@ -146,7 +146,7 @@ fn readings_are_those_that_come_of_all_rules() {
     let done = add(&mut rules, &root(), rule("* ** off"), 0).unwrap();
     assert_eq!((done.readings_per_second, done.metrics), (0.0, 21));
     // What held it down cannot be removed when too much would come back.
-    let remove = JobsCommand { who: root(), order: JobsAction::Remove(done.rule.unwrap()) };
+    let remove = JobsCommand { who: root(), action: JobsAction::Remove(done.rule.unwrap()) };
     let refusal = rules.execute(&remove, &jobs(), 0).unwrap_err().to_string();
     assert!(refusal.contains("readings_per_second_node is 10"), "{refusal}");
     assert_eq!(rules.readings_per_second(&jobs(), 0), 0.0);
@@ -276,8 +276,8 @@ fn removing() {
     let (hers, his, roots) =
         (made(&alice(), "4711 perf/* 1s 1m"), made(&bob(), "99 perf/* 1s 1m"), made(&root(), "4711 cpu/* 1s"));
     let other = made(&alice(), "4711 cpu/* 1s 1m");
-    let mut order =
-        |who: &CallerIdentity, order| match rules.execute(&JobsCommand { who: who.clone(), order }, &jobs(), 0) {
+    let mut run =
+        |who: &CallerIdentity, action| match rules.execute(&JobsCommand { who: who.clone(), action }, &jobs(), 0) {
             Ok(done) => done.done,
             Err(refusal) => format!("{}: {refusal}", refusal.status()),
         };
@@ -294,14 +294,12 @@ fn removing() {
         (&alice(), hers, "404: there is no rule 10001"),
         (&root(), his, "rule 10002 is removed"),
     ] {
-        let text = order(who, JobsAction::Remove(id));
+        let text = run(who, JobsAction::Remove(id));
         assert!(text.starts_with(expected), "{text}");
     }
-    assert!(
-        order(&bob(), JobsAction::End("4711".into())).starts_with("404: there is no rule of yours for job \"4711\"")
-    );
-    assert_eq!(order(&alice(), JobsAction::End("4711".into())), format!("rule {other} is removed"));
-    assert_eq!(order(&root(), JobsAction::End("4711".into())), format!("rule {roots} is removed"));
+    assert!(run(&bob(), JobsAction::End("4711".into())).starts_with("404: there is no rule of yours for job \"4711\""));
+    assert_eq!(run(&alice(), JobsAction::End("4711".into())), format!("rule {other} is removed"));
+    assert_eq!(run(&root(), JobsAction::End("4711".into())), format!("rule {roots} is removed"));
     assert_eq!(rules.view().len(), 2, "the configuration's are left");
 }
 
@@ -309,7 +307,7 @@ fn removing() {
 fn a_trial_changes_nothing() {
     let mut rules = rules("limits = { rules_per_user = 2 }");
     let mut command =
-        |raw: &str| rules.execute(&JobsCommand { who: alice(), order: JobsAction::Try(rule(raw)) }, &jobs(), 0);
+        |raw: &str| rules.execute(&JobsCommand { who: alice(), action: JobsAction::Try(rule(raw)) }, &jobs(), 0);
     let done = command("4711 perf/* 1ms 1m").unwrap();
     assert!(
         done.done.starts_with("it could be done: rule 10001: perf/* of 4711 every 1ms until 1970-01-01T00:01:00Z"),
@@ -347,9 +345,9 @@ fn a_user_asks_so_often_a_minute_and_others_are_not_held_up() {
         "wait for the next one; the limit changes_per_minute is 3",
     );
     // Rules end without waiting: one, and all of a job; and what is refused takes nothing away.
-    for order in [JobsAction::Remove(10_001), JobsAction::Remove(10_001), JobsAction::End("4711".into())] {
-        let result = rules.execute(&JobsCommand { who: alice(), order: order.clone() }, &jobs(), 0);
-        assert!(!matches!(result, Err(JobsRefusal::Limit { .. })), "{order:?}: {result:?}");
+    for action in [JobsAction::Remove(10_001), JobsAction::Remove(10_001), JobsAction::End("4711".into())] {
+        let result = rules.execute(&JobsCommand { who: alice(), action: action.clone() }, &jobs(), 0);
+        assert!(!matches!(result, Err(JobsRefusal::Limit { .. })), "{action:?}: {result:?}");
     }
     assert_eq!(rules.view().len(), 2, "the configuration's are left");
     add(&mut rules, &bob(), rule("99 perf/* 1s 1m"), 0).unwrap();

@@ -29,7 +29,7 @@ fn rules_outlive_the_agent() {
     add(&mut rules, &root(), RawRule { accumulate, ..rule("* memory/* 10ms") }, 0).unwrap();
     add(&mut rules, &bob(), rule("99 perf/* 7ms 20s"), 0).unwrap();
     let gone = add(&mut rules, &bob(), rule("99 cpu/* 7ms 20s"), 0).unwrap().rule.unwrap();
-    rules.execute(&JobsCommand { who: bob(), order: JobsAction::Remove(gone) }, &jobs(), 0).unwrap();
+    rules.execute(&JobsCommand { who: bob(), action: JobsAction::Remove(gone) }, &jobs(), 0).unwrap();
     let before = rules.view();
     let shown = |rules: &Rules| serde_json::to_value(rules.view()).unwrap();
     drop(rules);
@@ -91,7 +91,7 @@ fn a_change_that_cannot_be_kept_is_not_made() {
     let refusal = add(&mut rules, &alice(), rule("4711 perf/* 1ms 10s"), 0).unwrap_err();
     assert!(refusal.status() == 503 && refusal.to_string().contains("nothing is changed"), "{refusal}");
     assert_eq!(setting(&rules, "4711", 1000, "perf/cycles", 0), format!("{kept}: every 1s"));
-    let remove = JobsCommand { who: alice(), order: JobsAction::Remove(kept) };
+    let remove = JobsCommand { who: alice(), action: JobsAction::Remove(kept) };
     assert_eq!(rules.execute(&remove, &jobs(), 0).unwrap_err().status(), 503);
     assert_eq!(setting(&rules, "4711", 1000, "perf/cycles", 0), format!("{kept}: every 1s"));
     // Nor one that the audit log cannot tell of.
@@ -112,9 +112,9 @@ fn the_audit_log_says_who_what_when_and_from_what_to_what() {
     let id = add(&mut rules, &alice(), rule("4711 perf/*,tasks/** 100ms 10s"), S).unwrap().rule.unwrap();
     add(&mut rules, &alice(), rule("4711 perf/cycles 1ms 20s"), 2 * S).unwrap();
     add(&mut rules, &bob(), rule("4711 perf/* off 10s"), 3 * S).unwrap_err();
-    rules.execute(&JobsCommand { who: root(), order: JobsAction::Remove(id) }, &jobs(), 4 * S).unwrap();
+    rules.execute(&JobsCommand { who: root(), action: JobsAction::Remove(id) }, &jobs(), 4 * S).unwrap();
     rules
-        .execute(&JobsCommand { who: root(), order: JobsAction::Try(rule("4711 perf/* off 10s")) }, &jobs(), 5 * S)
+        .execute(&JobsCommand { who: root(), action: JobsAction::Try(rule("4711 perf/* off 10s")) }, &jobs(), 5 * S)
         .unwrap();
     rules.expire(30 * S);
     let path = dir.path().join("audit.jsonl");
@@ -140,7 +140,7 @@ fn the_audit_log_says_who_what_when_and_from_what_to_what() {
     );
     assert_eq!(lines[1]["changes"][0]["old"], "every 100ms (rule 10001)");
     assert_eq!(lines[2]["who"], "token bob");
-    assert!(lines[2]["order"].as_str().unwrap().starts_with("add {\"metrics\":[\"perf/*\"]"), "{}", lines[2]);
+    assert!(lines[2]["action"].as_str().unwrap().starts_with("add {\"metrics\":[\"perf/*\"]"), "{}", lines[2]);
     assert!(lines[2]["why"].as_str().unwrap().contains("does not run here"), "{}", lines[2]);
     assert_eq!(lines[3]["who"], "uid 0");
     assert_eq!(lines[3]["changes"][0]["new"], "every 1s (rule 1)");

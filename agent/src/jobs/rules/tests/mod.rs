@@ -89,7 +89,7 @@ pub fn rule(text: &str) -> RawRule {
 }
 
 pub fn add(rules: &mut Rules, who: &CallerIdentity, raw: RawRule, now: i64) -> Result<JobsOutcome, JobsRefusal> {
-    rules.execute(&JobsCommand { who: who.clone(), order: JobsAction::Add(raw) }, &jobs(), now)
+    rules.execute(&JobsCommand { who: who.clone(), action: JobsAction::Add(raw) }, &jobs(), now)
 }
 
 /// The setting as text, and its rule.

@@ -47,7 +47,7 @@ fn the_last_match_wins() {
     check(&rules, "4711", "memory/usage", format!("{}: every 40ms", FIRST + 2));
     check(&rules, "4711", "memory/events/oom", "4: every 5s".into());
     check(&rules, "99", "memory/usage", format!("{}: every 30ms", FIRST + 1));
-    rules.execute(&JobsCommand { who: root(), order: JobsAction::Remove(FIRST + 2) }, &jobs(), 0).unwrap();
+    rules.execute(&JobsCommand { who: root(), action: JobsAction::Remove(FIRST + 2) }, &jobs(), 0).unwrap();
     check(&rules, "4711", "memory/usage", format!("{}: every 30ms", FIRST + 1));
 }
 
@@ -64,7 +64,7 @@ fn a_job_is_found_by_each_of_its_ids() {
     let all = [(job, metrics())];
     for (name, every) in [("ƒ2oLkTLb", "2ms"), ("f2oLkTLb", "3ms"), ("4711", "4ms"), ("47*1", "5ms"), ("*TLb", "6ms")]
     {
-        let command = JobsCommand { who: root(), order: JobsAction::Add(rule(&format!("{name} cpu/usage {every}"))) };
+        let command = JobsCommand { who: root(), action: JobsAction::Add(rule(&format!("{name} cpu/usage {every}"))) };
         let done = rules.execute(&command, &all, 0).unwrap();
         assert_eq!(done.jobs, ["ƒ2oLkTLb"], "{name}");
         assert_eq!(rules.resolve(&job, "cpu/usage", 0).0.to_string(), format!("every {every}"));
@@ -149,7 +149,7 @@ fn ten_thousand_rules_that_people_made() {
     let mut rules = rules("limits = { readings_per_second_node = 100000000 }");
     let one = [(subject("4711", 1000), metrics())];
     let put = |rules: &mut Rules, every: u64| {
-        let command = JobsCommand { who: root(), order: JobsAction::Add(rule(&format!("4711 cpu/usage {every}ms"))) };
+        let command = JobsCommand { who: root(), action: JobsAction::Add(rule(&format!("4711 cpu/usage {every}ms"))) };
         rules.execute(&command, &one, 0)
     };
     put(&mut rules, 1).unwrap();

@@ -137,16 +137,16 @@ fn one_job_across_controllers_that_vanish_one_by_one() {
     sim.announced(&[]);
     sim.wait(CHANGE_DELAY_NS);
     sim.announced(&["changed 42"]);
-    let place = sim.core.jobs().next().unwrap().1.place.clone();
-    assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "freezer", "memory", "pids"]);
-    assert!(place.v2.is_some());
+    let cgroups = sim.core.jobs().next().unwrap().1.cgroups.clone();
+    assert_eq!(cgroups.v1.keys().collect::<Vec<_>>(), ["cpuacct", "freezer", "memory", "pids"]);
+    assert!(cgroups.v2.is_some());
     for hierarchy in [1, 3, 0] {
         sim.remove(hierarchy, JOB, true);
         sim.wait(CHANGE_DELAY_NS);
         sim.announced(&["changed 42"]);
     }
-    let place = sim.core.jobs().next().unwrap().1.place.clone();
-    assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["freezer"]);
+    let cgroups = sim.core.jobs().next().unwrap().1.cgroups.clone();
+    assert_eq!(cgroups.v1.keys().collect::<Vec<_>>(), ["freezer"]);
     sim.remove(4, JOB_V2, true);
     sim.announced(&["ended 42"]);
     assert_eq!(sim.last().to, Some(sim.now().real));
@@ -217,8 +217,8 @@ fn the_same_id_again_has_all_directories_that_account() {
         sim.announced(&["ended 42", "began 42"]);
         let second = sim.last().clone();
         assert_eq!(second.from, sim.now().real, "not the first one's");
-        let place = sim.core.jobs().next().unwrap().1.place.clone();
-        assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "memory"]);
+        let cgroups = sim.core.jobs().next().unwrap().1.cgroups.clone();
+        assert_eq!(cgroups.v1.keys().collect::<Vec<_>>(), ["cpuacct", "memory"]);
         sim.scan();
         sim.remove(0, JOB, true);
         sim.wait(CHANGE_DELAY_NS);
@@ -237,8 +237,8 @@ fn the_same_id_again_has_all_directories_that_account() {
     sim.remove(0, JOB, false);
     sim.make(0, JOB, true);
     sim.scan();
-    let place = sim.core.jobs().next().unwrap().1.place.clone();
-    assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct"]);
+    let cgroups = sim.core.jobs().next().unwrap().1.cgroups.clone();
+    assert_eq!(cgroups.v1.keys().collect::<Vec<_>>(), ["cpuacct"]);
     sim.announced(&["began 42", "ended 42", "began 42"]);
     sim.remove(0, JOB, true);
     sim.announced(&["ended 42"]);
@@ -438,15 +438,15 @@ fn jobs_beyond_the_bound_are_counted() {
     for job in 0..5 {
         sim.make(0, &format!("slurm/uid_1/job_{job}"), true);
     }
-    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (3, 2), "of one user");
+    assert_eq!((sim.core.jobs().count(), sim.core.skipped()), (3, 2), "of one user");
     for job in 0..5 {
         sim.make(0, &format!("slurm/uid_2/job_1{job}"), true);
     }
-    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (5, 5), "of all");
+    assert_eq!((sim.core.jobs().count(), sim.core.skipped()), (5, 5), "of all");
     sim.remove(0, "slurm/uid_1/job_0", true);
-    sim.core.reset_passed_over();
+    sim.core.reset_skipped();
     sim.make(0, "slurm/uid_2/job_12", true);
-    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (5, 0), "another's end makes room");
+    assert_eq!((sim.core.jobs().count(), sim.core.skipped()), (5, 0), "another's end makes room");
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn root_is_believed_late() {
     sim.core.learn(&key, facts(1001), sim.now());
     sim.core.learn(&key, facts(0), sim.now());
     let job = sim.core.job(&key).unwrap();
-    assert_eq!((job.record.uid, job.place.uid, &job.place.cpus[..]), (Some(1000), Some(1000), &[0, 1][..]));
+    assert_eq!((job.record.uid, job.cgroups.uid, &job.cgroups.cpus[..]), (Some(1000), Some(1000), &[0, 1][..]));
 }
 
 /// Directories created and removed in any order, with or without events, with scans in between: after a last scan the core knows exactly the existing
@@ -603,8 +603,8 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
         let left: Vec<&LiveJob> = sim.core.jobs().map(|(_, live)| live).collect();
         assert_eq!((left.len(), left[0].record.level.as_str()), (1, levels[stays]));
         let path = PathBuf::from(paths[stays]);
-        let place = &left[0].place;
-        assert!(place.v2.iter().chain(place.v1.values()).all(|dir| dir.ends_with(&path)), "{place:?}");
+        let cgroups = &left[0].cgroups;
+        assert!(cgroups.v2.iter().chain(cgroups.v1.values()).all(|dir| dir.ends_with(&path)), "{cgroups:?}");
         // A job that begins again does not get the level of the one that stays.
         sim.make(hierarchy, paths[goes], true);
         sim.flush();

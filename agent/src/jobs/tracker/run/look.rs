@@ -14,14 +14,14 @@ impl TrackerThread {
     pub(super) fn total_at_once(&mut self, found: &JobPath, path: &Path) {
         let key = self.core.key_of(found);
         let Some(job) = self.core.job(&key) else { return };
-        let totals = self.own.files.read_directory(&job.place, path);
+        let totals = self.own.files.read_directory(&job.cgroups, path);
         self.core.total(&key, &totals, clock::real());
     }
 
     /// Reads the totals of a job.
     pub(super) fn total(&mut self, key: &JobKey) {
         let Some(job) = self.core.job(key) else { return };
-        let (totals, error) = self.own.files.read(key, &job.place);
+        let (totals, error) = self.own.files.read(key, &job.cgroups);
         self.core.total(key, &totals, clock::real());
         if let Some(error) = error
             && self.own.log_limiter.is_new(format!("totals {:?}", error.kind()))
@@ -35,7 +35,7 @@ impl TrackerThread {
         let Some(job) = self.core.job(key) else { return };
         let at = now();
         let has_processes = job.has_processes || {
-            let (events, v1) = self.core.process_places(job);
+            let (events, v1) = self.core.process_directories(job);
             facts::has_processes(&events, &v1)
         };
         if !has_processes && at.mono.saturating_sub(job.seen_mono) > EMPTY_NS_MAX {
@@ -44,8 +44,8 @@ impl TrackerThread {
         self.total(key);
         let Some(job) = self.core.job(key) else { return };
         let mut learnt =
-            super::super::live::JobFacts { cpus: facts::cpus(&job.place), has_processes, ..Default::default() };
-        learnt.devices = facts::devices(&job.place);
+            super::super::live::JobFacts { cpus: facts::cpus(&job.cgroups), has_processes, ..Default::default() };
+        learnt.devices = facts::devices(&job.cgroups);
         let also = job.record.also.as_deref();
         let is_its = |gpu: &&GpuAssignment| {
             (gpu.job == job.record.job || Some(gpu.job.as_str()) == also) && gpu.may_be_of(&job.owner, job.record.uid)

@@ -63,17 +63,17 @@ impl TrackerThread {
     }
 
     pub(super) fn count(&mut self) {
-        let passed_over = self.core.passed_over();
-        if passed_over > 0 {
+        let skipped = self.core.skipped();
+        if skipped > 0 {
             self.own.log_limiter.seldom("jobs", || {
                 format!(
-                    "{passed_over} directories of jobs are skipped: there are as many jobs as [jobs.bounds] jobs and jobs_per_user allow"
+                    "{skipped} directories of jobs are skipped: there are as many jobs as [jobs.bounds] jobs and jobs_per_user allow"
                 )
             });
         }
         let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
         put(&self.counts.watches, self.own.watches.as_ref().map_or(0, InotifyWatches::count));
-        put(&self.counts.jobs_passed_over, passed_over);
+        put(&self.counts.jobs_skipped, skipped);
     }
 
     /// The number of directories that are listed in one of a user's.
@@ -82,7 +82,7 @@ impl TrackerThread {
     }
 
     /// The known directories of jobs in directories that were not read completely: they are checked one by one.
-    pub(super) fn see_passed_over(&self, scan: &mut TreeScan) {
+    pub(super) fn report_skipped(&self, scan: &mut TreeScan) {
         let is_over = |dir: &DirId| {
             let above = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
             above.chain(["", &*dir.path]).any(|path| scan.over.contains(&DirId::new(dir.hierarchy, path)))

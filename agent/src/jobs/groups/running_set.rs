@@ -1,18 +1,18 @@
-//! The parts of a job: sensors that one reader reads, with the settings in force.
+//! The metric sets of a job: sensors that one reader reads, with the settings in force.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use wholegrain_model::name::check_relative;
 use wholegrain_model::{Interval, Kind, SensorDef};
-use wholegrain_sources::job::{JobPart, OpenPart};
+use wholegrain_sources::job::{MetricSet, OpenReader};
 
 use super::super::MetricSetting;
-use super::plan::PartOffer;
+use super::plan::SetOffer;
 
-/// A part of one job.
-pub struct RunningPart {
-    /// Its number within the job; a part that replaces it gets another one.
+/// A metric set of one job.
+pub struct RunningSet {
+    /// Its number within the job; a metric set that replaces it gets another one.
     pub id: u32,
     pub source: &'static str,
     /// The name within the source.
@@ -22,8 +22,8 @@ pub struct RunningPart {
     pub interval_min: Interval,
     /// Whether reads can block.
     pub blocking: bool,
-    pub open: OpenPart,
-    /// The setting of each sensor, with the part's shortest interval applied.
+    pub open: OpenReader,
+    /// The setting of each sensor, with the metric set's shortest interval applied.
     pub settings: Vec<MetricSetting>,
     /// The rule of each setting.
     pub rules: Vec<u64>,
@@ -31,9 +31,9 @@ pub struct RunningPart {
     hidden: Vec<usize>,
 }
 
-impl RunningPart {
-    pub fn offer(&self) -> PartOffer<'_> {
-        PartOffer { part: self.id, blocking: self.blocking, settings: &self.settings }
+impl RunningSet {
+    pub fn offer(&self) -> SetOffer<'_> {
+        SetOffer { set: self.id, blocking: self.blocking, settings: &self.settings }
     }
 
     /// The valid sensors with their indexes.
@@ -45,9 +45,9 @@ impl RunningPart {
         self.metrics().filter(|(_, sensor)| sensor.kind == Kind::Counter).map(|(_, sensor)| sensor.name.as_str())
     }
 
-    /// Whether the other part can replace this one without a difference.
-    pub fn is_like(&self, other: &RunningPart) -> bool {
-        let same = |part: &RunningPart| (part.source, part.interval_min, part.blocking);
+    /// Whether the other metric set can replace this one without a difference.
+    pub fn is_like(&self, other: &RunningSet) -> bool {
+        let same = |set: &RunningSet| (set.source, set.interval_min, set.blocking);
         same(self) == same(other)
             && self.name == other.name
             && self.hidden == other.hidden
@@ -70,13 +70,13 @@ impl RunningPart {
     }
 }
 
-/// Sensor lists of parts, each in memory once because most jobs have the same: by source and part, the last list.
+/// Sensor lists of metric sets, each in memory once because most jobs have the same: by source and metric set, the last list.
 #[derive(Default)]
 pub struct SensorListPool {
     lists: HashMap<(&'static str, String), Arc<[SensorDef]>>,
 }
 
-/// The most lists. Part names are few, but sources choose them.
+/// The most lists. Metric set names are few, but sources choose them.
 const LISTS_MAX: usize = 1024;
 
 impl SensorListPool {
@@ -93,67 +93,67 @@ impl SensorListPool {
     }
 }
 
-/// Collects the parts of one job; each metric is in one part only.
-pub struct PartIntake<'a> {
+/// Collects the metric sets of one job; each metric is in one metric set only.
+pub struct SetIntake<'a> {
     pub pool: &'a mut SensorListPool,
-    /// The number of the next part.
+    /// The number of the next metric set.
     pub next: &'a mut u32,
     names: HashSet<String>,
-    parts: Vec<RunningPart>,
+    sets: Vec<RunningSet>,
 }
 
-impl<'a> PartIntake<'a> {
+impl<'a> SetIntake<'a> {
     pub fn new(pool: &'a mut SensorListPool, next: &'a mut u32) -> Self {
-        Self { pool, next, names: HashSet::new(), parts: Vec::new() }
+        Self { pool, next, names: HashSet::new(), sets: Vec::new() }
     }
 
-    /// Adds a part that has not changed.
-    pub fn keep(&mut self, part: RunningPart) {
-        self.names.extend(part.metrics().map(|(_, sensor)| sensor.name.clone()));
-        self.parts.push(part);
+    /// Adds a metric set that has not changed.
+    pub fn keep(&mut self, set: RunningSet) {
+        self.names.extend(set.metrics().map(|(_, sensor)| sensor.name.clone()));
+        self.sets.push(set);
     }
 
-    /// Adds an offered part, or keeps `before` if it is equal. `report` gets notes.
+    /// Adds an offered metric set, or keeps `before` if it is equal. `report` gets notes.
     pub fn take(
         &mut self,
         source: &'static str,
-        part: JobPart,
-        before: Option<RunningPart>,
+        set: MetricSet,
+        before: Option<RunningSet>,
         report: &mut dyn FnMut(String),
     ) {
         let mut hidden = Vec::new();
-        for (index, sensor) in part.sensors.iter().enumerate() {
+        for (index, sensor) in set.sensors.iter().enumerate() {
             if let Err(error) = check_relative(&sensor.name) {
-                report(format!("{}: left out: {error}", part.name));
+                report(format!("{}: left out: {error}", set.name));
                 hidden.push(index);
             } else if !self.names.insert(sensor.name.clone()) {
-                report(format!("{}: {} is left out: there is one of that name already", part.name, sensor.name));
+                report(format!("{}: {} is left out: there is one of that name already", set.name, sensor.name));
                 hidden.push(index);
             }
         }
-        let (count, id) = (part.sensors.len(), *self.next);
-        let part = RunningPart {
+        let (count, id) = (set.sensors.len(), *self.next);
+        let set = RunningSet {
             id,
             source,
-            sensors: self.pool.shared(source, &part.name, part.sensors),
-            name: part.name,
-            interval_min: part.interval_min,
-            blocking: part.blocking,
-            open: part.open,
+            sensors: self.pool.shared(source, &set.name, set.sensors),
+            name: set.name,
+            interval_min: set.interval_min,
+            blocking: set.blocking,
+            open: set.open,
             settings: vec![MetricSetting::Off; count],
             rules: vec![0; count],
             hidden,
         };
-        match before.filter(|before| before.is_like(&part)) {
-            Some(before) => self.parts.push(before),
+        match before.filter(|before| before.is_like(&set)) {
+            Some(before) => self.sets.push(before),
             None => {
                 *self.next += 1;
-                self.parts.push(part);
+                self.sets.push(set);
             }
         }
     }
 
-    pub fn into_parts(self) -> Vec<RunningPart> {
-        self.parts
+    pub fn into_sets(self) -> Vec<RunningSet> {
+        self.sets
     }
 }
