@@ -22,6 +22,7 @@ pub mod heap;
 pub mod identity;
 pub mod jobs;
 pub mod log;
+mod log_limiter;
 pub mod manager;
 pub mod once;
 pub mod rate_limit;

@@ -17,7 +17,7 @@ use wholegrain_agent::engine::{Group, Sampler, clock};
 use wholegrain_agent::jobs::groups::{JobGroups, JobSourceHandle};
 use wholegrain_agent::jobs::rules::{RawRule, Rules, RulesConfig};
 use wholegrain_agent::jobs::tracker::{Job, JobEvent};
-use wholegrain_agent::jobs::{Accumulation, CallerIdentity, JobsAction, JobsCommand, Role};
+use wholegrain_agent::jobs::{Accumulation, CallerIdentity, JobsAction, JobsCommand};
 use wholegrain_agent::{AgentHandles, Config};
 use wholegrain_model::{Interval, JobRecord, SensorDef, Value};
 use wholegrain_sources::job::{JobCgroups, JobSource, MetricSet};
@@ -177,7 +177,7 @@ impl Bench {
             accumulate,
             within: Some(Interval::from_s(3600)),
         };
-        let who = CallerIdentity { name: "test".to_owned(), role: Role::Admin, uid: None, user: None, pid: None };
+        let who = CallerIdentity::admin("test");
         let command = JobsCommand { who, action: JobsAction::Add(rule) };
         self.with(|jobs, sampler, now| jobs.execute(&command, sampler, now)).unwrap();
     }

@@ -7,18 +7,17 @@ use std::sync::{Arc, Mutex};
 
 use support::Agent;
 use support::script::Script;
-use wholegrain_agent::jobs::pending_records::PendingRecords;
-use wholegrain_agent::jobs::tracker::PendingCallback;
+use wholegrain_agent::jobs::pending_records::{PendingCallback, PendingRecords};
 use wholegrain_model::JobRecord;
 use wholegrain_testkit::wait_until;
 use wholegrain_transport::mqtt::ReasonCode;
 
-/// A book as the tracker's, in memory.
+/// A job table that counts how often it is read.
 #[derive(Default)]
 struct TestRecords {
     pending: Mutex<Vec<JobRecord>>,
     on_pending: Mutex<Option<PendingCallback>>,
-    asked: AtomicUsize,
+    reads: AtomicUsize,
 }
 
 impl TestRecords {
@@ -39,7 +38,7 @@ impl PendingRecords for TestRecords {
     }
 
     fn pending(&self, max: usize) -> Vec<JobRecord> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.pending.lock().unwrap().iter().take(max).cloned().collect()
     }
 
@@ -95,10 +94,10 @@ fn each_record_arrives_once_and_a_change_again() {
     job_table.put(record("07", 2));
     wait_until("a change", || !job_table.is_pending());
     assert_eq!(came(&script)[20..], [("07".to_owned(), 2)]);
-    let asked = job_table.asked.load(Ordering::Relaxed);
+    let reads = job_table.reads.load(Ordering::Relaxed);
     let batches = script.came.lock().unwrap().len();
     wait_until("more batches", || script.came.lock().unwrap().len() > batches + 5);
-    assert_eq!(job_table.asked.load(Ordering::Relaxed), asked, "a book without news is not asked");
+    assert_eq!(job_table.reads.load(Ordering::Relaxed), reads, "a table without changes is not read");
     agent.stop();
 }
 

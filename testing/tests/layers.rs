@@ -20,7 +20,19 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
     (
         "agent",
         &[
-            &["batch", "heap", "identity", "log", "rate_limit", "rediscovery", "refusal", "service", "sync", "waker"],
+            &[
+                "batch",
+                "heap",
+                "identity",
+                "log",
+                "log_limiter",
+                "rate_limit",
+                "rediscovery",
+                "refusal",
+                "service",
+                "sync",
+                "waker",
+            ],
             &["counters", "engine"],
             &["cache", "registry", "selfstat", "status"],
             &["readings", "reconcile"],

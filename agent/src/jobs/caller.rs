@@ -27,6 +27,11 @@ pub struct CallerIdentity {
 }
 
 impl CallerIdentity {
+    /// An administrator, or the agent itself, who is no user of the node.
+    pub fn admin(name: impl Into<String>) -> Self {
+        Self { name: name.into(), role: Role::Admin, uid: None, user: None, pid: None }
+    }
+
     /// Whether the caller owns a job with this uid and user name.
     pub fn owns(&self, uid: Option<u32>, user: Option<&str>) -> bool {
         let same_uid = self.uid.is_some() && self.uid == uid;

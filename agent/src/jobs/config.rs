@@ -51,58 +51,61 @@ struct RawJobs {
 
 impl Default for RawJobs {
     fn default() -> Self {
+        let tracker = tracker::TrackerConfig::default();
         Self {
             dir: None,
             socket: None,
             server_commands: true,
-            rescan: Interval::from_s(5),
-            managers: tracker::default_managers(),
-            pattern: Vec::new(),
-            units: tracker::default_units(),
-            hierarchies: tracker::default_hierarchies(),
-            hooks: tracker::default_hooks(),
-            gpustat: tracker::default_gpustat(),
-            flux_user: "flux".to_owned(),
-            oar_user: "oar".to_owned(),
-            pbs_prefixes: tracker::default_pbs_prefixes(),
-            slurm_slices: tracker::default_slurm_slices(),
-            slurm_nodes: vec!["*".to_owned()],
+            rescan: tracker.rescan,
+            managers: tracker.managers,
+            pattern: tracker.patterns,
+            units: tracker.units,
+            hierarchies: tracker.hierarchies,
+            hooks: tracker.hooks.unwrap_or_default(),
+            gpustat: tracker.gpustat.unwrap_or_default(),
+            flux_user: tracker.flux_user,
+            oar_user: tracker.oar_user,
+            pbs_prefixes: tracker.pbs_prefixes,
+            slurm_slices: tracker.slurm_slices,
+            slurm_nodes: tracker.slurm_nodes,
             rule: Vec::new(),
             limits: rules::Limits::default(),
             marks: marks::MarksConfig::default(),
-            bounds: JobBounds::default(),
+            bounds: tracker.bounds,
         }
     }
 }
 
 impl JobsConfig {
-    /// Reads and checks the table; relative paths are below `dir`.
+    /// Reads and checks the table. Relative paths are below `dir`; an empty path of `hooks` or `gpustat` is none.
     pub fn read(section: &Section, dir: &Path) -> Result<Self, ConfigError> {
         let raw: RawJobs = section.parse()?;
         if raw.rescan.ns() < RESCAN_NS_MIN {
             return Err(section.error("rescan", format!("rescan is {}; 100ms is the shortest", raw.rescan)));
         }
         let bounds = raw.bounds.check(&section.child("bounds"))?;
-        let tracker = tracker::RawTracker {
+        let optional = |path: PathBuf| (!path.as_os_str().is_empty()).then(|| dir.join(path));
+        let tracker = tracker::TrackerConfig {
             bounds,
             rescan: raw.rescan,
             managers: raw.managers,
             patterns: raw.pattern,
             units: raw.units,
-            hierarchies: raw.hierarchies,
-            hooks: raw.hooks,
-            gpustat: raw.gpustat,
+            hierarchies: raw.hierarchies.into_iter().map(|path| dir.join(path)).collect(),
+            hooks: optional(raw.hooks),
+            gpustat: optional(raw.gpustat),
             flux_user: raw.flux_user,
             oar_user: raw.oar_user,
             pbs_prefixes: raw.pbs_prefixes,
             slurm_slices: raw.slurm_slices,
             slurm_nodes: raw.slurm_nodes,
         };
+        tracker.check(section)?;
         Ok(Self {
             dir: raw.dir.map(|path| dir.join(path)),
             socket: raw.socket.map(|path| dir.join(path)),
             server_commands: raw.server_commands,
-            tracker: tracker::TrackerConfig::check(section, tracker, dir)?,
+            tracker,
             rules: rules::RulesConfig::check(section, raw.rule, raw.limits)?,
             marks: raw.marks.check(section)?,
             bounds,

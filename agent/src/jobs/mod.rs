@@ -17,6 +17,7 @@ pub mod marks;
 pub mod pending_records;
 pub mod rules;
 pub mod setting;
+mod state_file;
 pub mod tracker;
 pub mod view;
 

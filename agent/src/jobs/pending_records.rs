@@ -6,50 +6,28 @@ use std::sync::{Arc, Mutex};
 
 use wholegrain_model::JobRecord;
 
-use super::tracker::{JobTable, PendingCallback};
 use crate::sync::lock;
 use crate::waker::Waker;
+
+/// Called when a record becomes pending: wakes the sender and returns at once.
+pub type PendingCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// Records that wait to be sent: the tracker's job table.
 pub trait PendingRecords: Send + Sync {
     /// Whether a record has changed since the server acknowledged it.
     fn is_pending(&self) -> bool;
-    /// At most `max` of the changed records, the oldest change first.
+    /// At most `max` of the changed records, the oldest change first. A record stays pending until it is acknowledged: the caller remembers which
+    /// (manager, job, from, revision) are in flight.
     fn pending(&self, max: usize) -> Vec<JobRecord>;
-    /// The server has acknowledged this revision.
+    /// The server has this revision of a record. The record of an ended job is removed after its last revision.
     fn acknowledged(&self, record: &JobRecord);
-    /// Sets the callback for the next change.
-    fn on_change(&self, callback: PendingCallback);
-    /// Completes the totals of an ended job with the last samples, if those are later than the totals.
+    /// Sets the callback for pending records, and calls it at once if there is one. The last callback counts.
+    fn on_change(&self, on_pending: PendingCallback);
+    /// Completes the totals of an ended job with its last samples. Totals only rise, so that the greater value is the later one. The server may have
+    /// the record already; then it gets it again.
     fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64);
-    /// Adds the final totals of counters that are read at intervals only, or the reason why they are missing.
+    /// Adds the final values of counters that are read at intervals only, or the reason why they are missing.
     fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>);
-}
-
-impl PendingRecords for JobTable {
-    fn is_pending(&self) -> bool {
-        JobTable::is_pending(self)
-    }
-
-    fn pending(&self, max: usize) -> Vec<JobRecord> {
-        JobTable::pending(self, max)
-    }
-
-    fn acknowledged(&self, record: &JobRecord) {
-        JobTable::acknowledged(self, record);
-    }
-
-    fn on_change(&self, callback: PendingCallback) {
-        JobTable::on_change(self, callback);
-    }
-
-    fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
-        JobTable::complete(self, ended, sampled, at);
-    }
-
-    fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
-        JobTable::finish(self, ended, totals, missing);
-    }
 }
 
 /// The tracker's job table while jobs are monitored. The sender is woken when it changes.

@@ -1,7 +1,6 @@
 //! Job monitoring as the manager runs it: the tracker and the groups of the jobs that it finds, started and stopped with `[jobs]`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::command::ManagerError;
@@ -52,8 +51,8 @@ impl JobMonitor {
         let (rules, problems) = Rules::open(&jobs.rules, dir, clock::real());
         problems.iter().for_each(|problem| tracing::warn!("jobs: {problem}"));
         let node = NodeFacts { name: config.name.clone(), prefix: config.prefix.to_string() };
-        let (tracker, events, job_table) =
-            Tracker::start(&jobs.tracker, dir, &config.roots, node, self.manager_waker.clone())?;
+        let (waker, counters) = (self.manager_waker.clone(), self.context.counters.clone());
+        let (tracker, events, job_table) = Tracker::start(&jobs.tracker, dir, &config.roots, node, waker, counters)?;
         self.context.records.set(Some(job_table));
         let source =
             |source: &SourceConfig| Some(JobSourceHandle::started(source.name, source.build_jobs(&config.roots)?));
@@ -63,16 +62,9 @@ impl JobMonitor {
         Ok(Monitoring { tracker, groups })
     }
 
-    /// Handles the tracker's events and publishes its counts. Whether groups have changed.
+    /// Handles the tracker's events. Whether groups have changed.
     pub fn round(&mut self, fast: &mut Sampler) -> bool {
-        let Some(Monitoring { tracker, groups }) = &mut self.running else { return false };
-        let changed = groups.round(fast, clock::real());
-        let (counts, counters) = (tracker.counts(), &self.context.counters);
-        let copy = |from: &AtomicU64, to: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        copy(&counts.watches, &counters.watches);
-        copy(&counts.jobs_skipped, &counters.jobs_skipped);
-        copy(&counts.directories_skipped, &counters.directories_skipped);
-        changed
+        self.running.as_mut().is_some_and(|running| running.groups.round(fast, clock::real()))
     }
 
     /// Sensors of jobs that have ended since the last call.
@@ -88,7 +80,7 @@ impl JobMonitor {
 
     /// Whether no job is read.
     pub fn is_idle(&self) -> bool {
-        self.running.as_ref().is_none_or(|running| running.groups.is_idle())
+        self.running.as_ref().is_none_or(|running| running.groups.is_empty())
     }
 
     pub fn execute(&mut self, command: &JobsCommand, fast: &mut Sampler) -> Result<JobsOutcome, ManagerError> {

@@ -13,6 +13,7 @@ use crate::counters::AgentCounters;
 use crate::engine::schedule::TickSchedule;
 use crate::engine::{Group, GroupStart, Sampler};
 use crate::identity::AgentIdentity;
+use crate::log_limiter::LogLimiter;
 use crate::reconcile::{BlockingSampler, GroupChanges};
 use crate::rediscovery::Rediscovery;
 use crate::registry::GroupRegistry;
@@ -20,9 +21,6 @@ use crate::status::SourceStatus;
 
 /// The most notes of one source.
 const NOTES_MAX: usize = 100;
-
-/// How often the lack of file descriptors is logged: 10 min.
-const WARN_EVERY: Duration = Duration::from_secs(600);
 /// The note of a discovery without file descriptors.
 const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover groups: the present groups stay, and discovery is tried \
      again (raise LimitNOFILE= of the agent's unit)";
@@ -43,8 +41,7 @@ pub(super) struct RunningSource {
     /// Groups whose last read had a problem.
     failing: Vec<String>,
     rediscovery: Rediscovery,
-    /// When the lack of file descriptors was last logged.
-    warned: Option<Instant>,
+    log_limiter: LogLimiter,
 }
 
 /// What the manager lends a source to change its groups.
@@ -82,7 +79,7 @@ impl RunningSource {
             notes: Vec::new(),
             failing: Vec::new(),
             rediscovery: Rediscovery::default(),
-            warned: None,
+            log_limiter: LogLimiter::default(),
         }
     }
 
@@ -221,11 +218,7 @@ impl RunningSource {
         if !is_complete {
             kept.extend(self.groups.iter().map(|group| group.name().to_owned()));
             notes.push(NO_DESCRIPTORS.to_owned());
-            let now = Instant::now();
-            if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
-                self.warned = Some(now);
-                tracing::warn!("source {}: {NO_DESCRIPTORS}", self.name);
-            }
+            self.log_limiter.seldom("descriptors", || format!("source {}: {NO_DESCRIPTORS}", self.name));
         }
         if !kept.is_empty() {
             self.rediscovery.request();

@@ -5,7 +5,6 @@
 //! those batches and moves them to the [`SpoolQueue`] on disk by age and size.
 
 mod incoming;
-mod log_limiter;
 pub mod spool;
 
 use std::collections::VecDeque;
@@ -18,12 +17,12 @@ use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::spool::{RecordId, Spool};
 
 pub use self::incoming::IncomingBatches;
-use self::log_limiter::LogLimiter;
 use self::spool::{RETRY_AFTER, SpoolQueue};
 use crate::batch::EncodedBatch;
 use crate::config::SpoolConfig;
 use crate::counters::AgentCounters;
 use crate::engine::clock;
+use crate::log_limiter::LossLog;
 use crate::refusal::is_final;
 use crate::registry::GroupRegistry;
 
@@ -50,9 +49,9 @@ pub struct SendQueue {
     released: usize,
     schemas: VecDeque<Schema>,
     pub disk: Option<SpoolQueue>,
-    drop_log: LogLimiter,
-    refusal_log: LogLimiter,
-    schema_log: LogLimiter,
+    drop_log: LossLog,
+    refusal_log: LossLog,
+    schema_log: LossLog,
 }
 
 impl SendQueue {
@@ -67,9 +66,9 @@ impl SendQueue {
             released: 0,
             schemas: VecDeque::new(),
             disk,
-            drop_log: LogLimiter::default(),
-            refusal_log: LogLimiter::default(),
-            schema_log: LogLimiter::default(),
+            drop_log: LossLog::default(),
+            refusal_log: LossLog::default(),
+            schema_log: LossLog::default(),
         };
         queue.publish_sizes();
         queue

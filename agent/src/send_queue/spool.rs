@@ -9,9 +9,9 @@ use wholegrain_transport::payload::read_header;
 use wholegrain_transport::spool::{Record, RecordId, Spool, SpoolError};
 use wholegrain_transport::topics::Topic;
 
-use super::log_limiter::LogLimiter;
 use crate::batch::EncodedBatch;
 use crate::config::SpoolConfig;
+use crate::log_limiter::LossLog;
 
 /// The size of a spool's segment: an eighth of the spool, at most 8 MiB.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
@@ -84,7 +84,7 @@ pub struct SpoolQueue {
     pub dirty_since: Option<Instant>,
     pub refused_at: Option<Instant>,
     dropped_before: u64,
-    log_limiter: LogLimiter,
+    loss_log: LossLog,
     pub allowance: DrainAllowance,
 }
 
@@ -106,7 +106,7 @@ impl SpoolQueue {
             dirty_since: None,
             refused_at: None,
             dropped_before: 0,
-            log_limiter: LogLimiter::default(),
+            loss_log: LossLog::default(),
             allowance,
         }
     }
@@ -254,7 +254,7 @@ impl SpoolQueue {
     }
 
     fn log_error(&mut self, error: &SpoolError, consequence: &str) {
-        if self.log_limiter.due(1).is_some() {
+        if self.loss_log.due(1).is_some() {
             tracing::warn!("spool: {error}{consequence}");
         }
     }

@@ -13,11 +13,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use wholegrain_agent::jobs::JobBounds;
-use wholegrain_agent::jobs::tracker::{
-    Job, JobEvent, JobTable, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers, default_pbs_prefixes,
-    default_slurm_slices,
-};
+use wholegrain_agent::jobs::pending_records::PendingRecords;
+use wholegrain_agent::jobs::tracker::{Job, JobEvent, JobTable, NodeFacts, RawPattern, Tracker, TrackerConfig};
 use wholegrain_agent::waker::Waker;
 use wholegrain_model::{Interval, JobRecord};
 use wholegrain_sources::Roots;
@@ -34,18 +31,13 @@ struct Tracked {
 fn config(rescan: Interval) -> TrackerConfig {
     TrackerConfig {
         rescan,
-        managers: default_managers(),
-        patterns: Vec::new(),
         units: Vec::new(),
         hierarchies: Vec::new(),
         hooks: None,
         gpustat: None,
         flux_user: "998".to_owned(),
         oar_user: String::new(),
-        pbs_prefixes: default_pbs_prefixes(),
-        slurm_slices: default_slurm_slices(),
-        slurm_nodes: vec!["*".to_owned()],
-        bounds: JobBounds::default(),
+        ..TrackerConfig::default()
     }
 }
 
@@ -56,7 +48,8 @@ impl Tracked {
     fn start(config: &TrackerConfig, roots: &Roots, dir: Option<&Path>) -> Self {
         let waker = Arc::new(Waker::new().unwrap());
         let node = NodeFacts { name: "n1".to_owned(), prefix: "/lab/n1".to_owned() };
-        let (tracker, events, job_table) = Tracker::start(config, dir, roots, node, waker.clone()).unwrap();
+        let (tracker, events, job_table) =
+            Tracker::start(config, dir, roots, node, waker.clone(), Arc::default()).unwrap();
         Self { tracker, events, job_table, waker }
     }
 

@@ -305,7 +305,7 @@ fn a_damaged_file_of_records_is_renamed() {
     tree.make("cgroup/cpuacct/slurm/uid_1/job_1");
     let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), Some(&tree.path("records")));
     tracked.began("1");
-    assert!(tree.path("records/records.damaged").exists());
+    assert!(tree.path("records/records.json.damaged").exists());
     wait_until("a new file", || tree.path("records/records.json").exists());
     tracked.tracker.stop();
 }

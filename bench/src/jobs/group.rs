@@ -68,7 +68,7 @@ fn reads_of(group: &JobGroup) -> anyhow::Result<(String, u64)> {
     let v1 = controllers.filter_map(|name| Some((name.to_owned(), group.v1(name)?.to_owned())));
     let v2 = group.v2().map(Path::to_owned);
     let cgroups = JobCgroups { level: group.id().to_owned(), v2, v1: v1.collect(), ..JobCgroups::default() };
-    let sets = |name: &str| -> anyhow::Result<Vec<MetricSet>> {
+    let metric_sets = |name: &str| -> anyhow::Result<Vec<MetricSet>> {
         let configure = source(name)?.jobs.with_context(|| format!("the source {name} reads nothing of jobs"))?;
         Ok(configure(&table(name), &roots.clone().into())?.metric_sets(&cgroups, &mut |_| {}))
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::reader::PendingGap;
-use super::set::RunningSet;
+use super::running_set::RunningSet;
 
 /// The origin of a counter: the source and the name of the metric set.
 type CounterOrigin = (&'static str, String);
@@ -53,7 +53,7 @@ impl CounterMoves {
 
 #[cfg(test)]
 mod tests {
-    use super::super::set::{SensorListPool, SetIntake};
+    use super::super::running_set::{SensorListPool, SetIntake};
     use super::*;
     use wholegrain_model::{Interval, SensorDef};
     use wholegrain_sources::job::MetricSet;

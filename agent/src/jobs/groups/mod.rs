@@ -19,7 +19,7 @@ mod running_job;
 mod running_set;
 mod source;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -36,12 +36,13 @@ pub use self::context::JobGroupsContext;
 pub use self::group_builder::SOURCE;
 use self::group_builder::{GroupBuilder, SharedSchemas};
 use self::running_job::{RunningJob, SetSelection};
-use self::set::SensorListPool;
+use self::running_set::SensorListPool;
 pub use self::source::JobSourceHandle;
 use super::rules::{JobsRefusal, Rules, RulesConfig};
 use super::tracker::{Job, JobEvent};
 use super::{JobBounds, JobsCommand, JobsOutcome, JobsView, RuleView};
 use crate::engine::{Sampler, clock};
+use crate::log_limiter::LogLimiter;
 use crate::readings::scaled;
 use crate::reconcile::{BlockingSampler, GroupChanges};
 
@@ -51,10 +52,6 @@ const BLOCKING_THREAD: &str = "jobs";
 const EVENTS_MAX: usize = 256;
 /// The most waiting jobs that one round tries when there is room again.
 const TRIES_MAX: usize = 64;
-/// How often it is logged that jobs are not read: 10 min.
-const WARN_EVERY: Duration = Duration::from_secs(600);
-/// The most problems that are remembered as reported.
-const REPORTED_MAX: usize = 256;
 
 /// All running jobs and their groups. Owned by the manager's thread.
 pub struct JobGroups {
@@ -66,8 +63,7 @@ pub struct JobGroups {
     blocking: BlockingSampler,
     pool: SensorListPool,
     schemas: SharedSchemas,
-    notes: Vec<String>,
-    reported: HashSet<String>,
+    log_limiter: LogLimiter,
     shown_rules: Arc<Vec<RuleView>>,
     /// The view has to be published again.
     stale: bool,
@@ -80,7 +76,6 @@ pub struct JobGroups {
     waiting: VecDeque<String>,
     /// A job has released sensors since the waiting ones were last tried.
     has_room: bool,
-    warned: Option<Instant>,
     /// Sensors of ended jobs since the last [`JobGroups::take_freed`].
     freed: usize,
 }
@@ -102,8 +97,7 @@ impl JobGroups {
             blocking: BlockingSampler::new(BLOCKING_THREAD),
             pool: SensorListPool::default(),
             schemas: SharedSchemas::default(),
-            notes: Vec::new(),
-            reported: HashSet::new(),
+            log_limiter: LogLimiter::default(),
             shown_rules,
             stale: true,
             changed: false,
@@ -111,7 +105,6 @@ impl JobGroups {
             room: SensorCapacity::default(),
             waiting: VecDeque::new(),
             has_room: false,
-            warned: None,
             freed: 0,
         }
     }
@@ -150,10 +143,6 @@ impl JobGroups {
         self.publish();
         self.count();
         std::mem::take(&mut self.changed)
-    }
-
-    pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty()
     }
 
     /// The time until the next rule expires, which no event reports.
@@ -222,17 +211,10 @@ impl JobGroups {
                 self.sources.iter_mut().for_each(|source| source.forget(&cgroups));
                 self.stale = true;
                 self.waiting.push_back(level.to_owned());
-                self.warn(level, wait_reason);
+                let (reason, waiting) = (wait_reason.text(), self.waiting.len());
+                self.log_limiter
+                    .seldom("waiting", || format!("job {level} is not read: {reason}; {waiting} jobs wait for room"));
             }
-        }
-    }
-
-    fn warn(&mut self, level: &str, wait_reason: WaitReason) {
-        let now = Instant::now();
-        if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
-            self.warned = Some(now);
-            let waiting = self.waiting.len();
-            tracing::warn!("job {level} is not read: {}; {waiting} jobs wait for room", wait_reason.text());
         }
     }
 
@@ -332,9 +314,8 @@ impl JobGroups {
         self.changed |= running.replan(&mut builder);
         let GroupBuilder { notes, changes, .. } = builder;
         changes.apply(&self.context.registry, fast, &mut self.blocking);
-        for note in notes {
-            self.report(format!("jobs: {note}"));
-        }
+        // Once, whichever job it comes from.
+        notes.iter().for_each(|note| self.log_limiter.once(&format!("jobs: {note}")));
     }
 
     fn stop_groups(&mut self, running: &mut RunningJob, fast: &mut Sampler) {
@@ -343,37 +324,23 @@ impl JobGroups {
         changes.apply(&self.context.registry, fast, &mut self.blocking);
     }
 
-    /// Logs a problem once, whichever job it came from.
-    fn report(&mut self, text: String) {
-        if self.reported.len() < REPORTED_MAX && !self.reported.contains(&text) {
-            tracing::warn!("{text}");
-            self.notes.push(text.clone());
-            self.reported.insert(text);
-        }
-    }
-
     /// Handles problems and requests of the readers.
     fn look(&mut self, fast: &mut Sampler, now: i64) {
         self.blocking.collect();
         let at = Instant::now();
-        let mut troubles = Vec::new();
         let mut again = Vec::new();
         for (level, running) in &mut self.jobs {
-            let id = &running.job.record.job.clone();
+            let id = running.job.clone();
             let asked = running.look(at, |problem| {
-                if !self.reported.contains(&problem) {
-                    troubles.push((id.clone(), problem));
+                if self.log_limiter.is_new(&problem) {
+                    let job = &id.record.job;
+                    tracing::warn!(
+                        "job {job}: {problem}; its values are gaps until it can be read; reported once for all jobs"
+                    );
                 }
             });
             self.stale |= running.is_changed();
             again.extend(asked.map(|asked| (level.clone(), asked)));
-        }
-        for (job, problem) in troubles {
-            if self.reported.len() < REPORTED_MAX && self.reported.insert(problem.clone()) {
-                tracing::warn!(
-                    "job {job}: {problem}; its values are gaps until it can be read; reported once for all jobs"
-                );
-            }
         }
         for (level, asked) in again {
             self.gather(&level, &SetSelection::Sets(&asked));

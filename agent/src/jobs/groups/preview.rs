@@ -9,7 +9,7 @@ use wholegrain_sources::Roots;
 
 pub use super::running_job::GroupPreview;
 use super::running_job::{RunningJob, SetSelection};
-use super::set::SensorListPool;
+use super::running_set::SensorListPool;
 use super::source::JobSourceHandle;
 use crate::engine::clock;
 use crate::jobs::JobsConfig;
@@ -62,7 +62,8 @@ pub fn preview(config: &JobsConfig, node: PreviewNode<'_>, note: &mut dyn FnMut(
 /// The running jobs, as reported by a tracker that is stopped afterwards.
 fn find(config: &JobsConfig, node: &PreviewNode<'_>) -> anyhow::Result<Vec<Arc<Job>>> {
     let facts = NodeFacts { name: node.name.to_owned(), prefix: node.prefix.to_string() };
-    let (tracker, events, _) = Tracker::start(&config.tracker, None, node.roots, facts, Arc::new(Waker::new()?))?;
+    let waker = Arc::new(Waker::new()?);
+    let (tracker, events, _) = Tracker::start(&config.tracker, None, node.roots, facts, waker, Arc::default())?;
     let jobs = collect(&events, Instant::now() + PREVIEW_MAX);
     tracker.stop();
     Ok(jobs)

@@ -16,7 +16,7 @@ use super::counter_moves::{CounterMoves, origins};
 use super::group_builder::GroupBuilder;
 use super::plan::{GroupKey, PlanStep, PlannedGroups, SensorPlace, diff, plan};
 use super::reader::{CombinedReader, RediscoveryRequests};
-use super::set::{RunningSet, SensorListPool, SetIntake};
+use super::running_set::{RunningSet, SensorListPool, SetIntake};
 use super::source::JobSourceHandle;
 use crate::engine::{Group, GroupStart, GroupStats};
 use crate::reconcile::GroupChanges;

@@ -109,16 +109,18 @@ impl AuditLog {
             ..AuditLine::of(who, now)
         };
         tracing::warn!("refused {}: {}: {why}", who.name, line.action.as_deref().unwrap_or_default());
-        if let Err(error) = self.write(&line) {
-            tracing::warn!("{error}");
-        }
+        self.write_or_warn(&line);
     }
 
     /// Logs a change that could not be saved and is undone.
     pub fn failed(&self, who: &CallerIdentity, id: u64, error: &JobsRefusal, now: i64) {
         let why = format!("rule {id}: {error}");
-        let line = AuditLine { verb: "failed", why: Some(&why), ..AuditLine::of(who, now) };
-        if let Err(error) = self.write(&line) {
+        self.write_or_warn(&AuditLine { verb: "failed", why: Some(&why), ..AuditLine::of(who, now) });
+    }
+
+    /// Writes a line about what is done already.
+    pub fn write_or_warn(&self, line: &AuditLine) {
+        if let Err(error) = self.write(line) {
             tracing::warn!("{error}");
         }
     }

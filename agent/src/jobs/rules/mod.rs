@@ -40,7 +40,7 @@ use crate::rate_limit::RateLimit;
 #[derive(Debug)]
 pub struct Rules {
     table: RuleTable,
-    keep: Option<RuleFile>,
+    file: Option<RuleFile>,
     audit: AuditLog,
     /// The number of the next added rule.
     next: u64,
@@ -54,14 +54,14 @@ impl Rules {
         let mut problems = Vec::new();
         let mut rules = Self {
             table: RuleTable::new(Arc::new(config.limits.clone())),
-            keep: dir.map(RuleFile::new),
+            file: dir.map(RuleFile::new),
             audit: AuditLog::new(dir),
             next: RULES_MAX as u64 + 1,
             asks: RateLimit::per_minute(config.limits.changes_per_minute, u32::MAX),
         };
         rules.put_configured(config);
-        if let Some(keep) = &rules.keep {
-            let kept = keep.load(now, &mut problems);
+        if let Some(file) = &rules.file {
+            let kept = file.load(now, &mut problems);
             rules.next = rules.next.max(kept.next);
             let mut dropped = kept.dropped;
             for rule in kept.rules {
@@ -246,12 +246,8 @@ impl Rules {
     pub fn expire(&mut self, now: i64) -> usize {
         let over = self.table.take_expired(now);
         for rule in &over {
-            let nobody =
-                CallerIdentity { name: "the clock".into(), role: Role::Admin, uid: None, user: None, pid: None };
-            let line = AuditLine { verb: "end", rule: Some(rule), ..AuditLine::of(&nobody, now) };
-            if let Err(error) = self.audit.write(&line) {
-                tracing::warn!("{error}");
-            }
+            let clock = CallerIdentity::admin("the clock");
+            self.audit.write_or_warn(&AuditLine { verb: "end", rule: Some(rule), ..AuditLine::of(&clock, now) });
             tracing::info!("rule {} of {} is over: {rule}", rule.id, rule.by);
         }
         if !over.is_empty()
@@ -277,14 +273,8 @@ impl Rules {
         for rule in self.table.all() {
             if let Err(why) = admission::still_allowed(&rule, &config.limits, now) {
                 self.table.remove(rule.id);
-                let nobody = CallerIdentity {
-                    name: "the configuration".into(),
-                    role: Role::Admin,
-                    uid: None,
-                    user: None,
-                    pid: None,
-                };
-                let line = AuditLine { verb: "end", rule: Some(&rule), why: Some(&why), ..AuditLine::of(&nobody, now) };
+                let caller = CallerIdentity::admin("the configuration");
+                let line = AuditLine { verb: "end", rule: Some(&rule), why: Some(&why), ..AuditLine::of(&caller, now) };
                 problems.extend(self.audit.write(&line).err().map(|error| error.to_string()));
                 problems.push(format!("rule {} of {} ends: {why}", rule.id, rule.by));
             }
@@ -315,12 +305,12 @@ impl Rules {
     }
 
     fn save(&mut self) -> Result<(), JobsRefusal> {
-        let Some(keep) = &self.keep else { return Ok(()) };
+        let Some(file) = &self.file else { return Ok(()) };
         let made: Vec<Arc<Rule>> = self.table.all().into_iter().filter(|rule| rule.id > RULES_MAX as u64).collect();
-        keep.save(&made, self.next).map_err(|error| {
+        file.save(&made, self.next).map_err(|error| {
             JobsRefusal::Failed(format!(
                 "cannot keep the rules in {}: {error}; nothing is changed",
-                keep.path().display()
+                file.path().display()
             ))
         })
     }

@@ -211,7 +211,7 @@ fn check_window(accumulation: &Accumulation, interval: Interval) -> Result<(), J
 }
 
 /// The user who added a rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleOwner {
     pub uid: Option<u32>,
     pub user: Option<String>,

@@ -1,6 +1,6 @@
 //! The tracker's settings in `[jobs]`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section, unknown};
@@ -41,58 +41,29 @@ pub struct TrackerConfig {
     pub bounds: JobBounds,
 }
 
-/// The tracker's keys of `[jobs]` as they are written.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RawTracker {
-    /// As in [`TrackerConfig`], like all of them.
-    pub rescan: Interval,
-    pub managers: Vec<String>,
-    pub patterns: Vec<RawPattern>,
-    pub units: Vec<String>,
-    pub hierarchies: Vec<PathBuf>,
-    pub hooks: PathBuf,
-    pub gpustat: PathBuf,
-    pub flux_user: String,
-    pub oar_user: String,
-    pub pbs_prefixes: Vec<String>,
-    pub slurm_slices: Vec<String>,
-    pub slurm_nodes: Vec<String>,
-    pub bounds: JobBounds,
-}
-
-/// The default resource managers.
-pub fn default_managers() -> Vec<String> {
-    ["slurm", "oar", "pbs", "flux"].map(str::to_owned).to_vec()
-}
-
-/// The default units of the manager `systemd`.
-pub fn default_units() -> Vec<String> {
-    vec!["*.scope".to_owned()]
-}
-
-/// The links of OAR 2 to the hierarchies that it mounts itself.
-pub fn default_hierarchies() -> Vec<PathBuf> {
-    vec![PathBuf::from("/dev/oar_cgroups_links")]
-}
-
-/// The directory of the packaged hooks.
-pub fn default_hooks() -> PathBuf {
-    PathBuf::from("/run/wholegrain-hooks")
-}
-
-/// The directory of Jobstats' prologs.
-pub fn default_gpustat() -> PathBuf {
-    PathBuf::from("/run/gpustat")
-}
-
-/// The prefixes of PBS since version 20, and of PBS Professional.
-pub fn default_pbs_prefixes() -> Vec<String> {
-    ["pbs_jobs", "pbspro"].map(str::to_owned).to_vec()
-}
-
-/// The default slice of Slurm's scope.
-pub fn default_slurm_slices() -> Vec<String> {
-    vec!["system.slice".to_owned()]
+impl Default for TrackerConfig {
+    fn default() -> Self {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            rescan: Interval::from_s(5),
+            managers: owned(&["slurm", "oar", "pbs", "flux"]),
+            patterns: Vec::new(),
+            units: owned(&["*.scope"]),
+            // The links of OAR 2 to the hierarchies that it mounts itself.
+            hierarchies: vec!["/dev/oar_cgroups_links".into()],
+            // The directory of the packaged hooks.
+            hooks: Some("/run/wholegrain-hooks".into()),
+            // The directory of Jobstats' prologs.
+            gpustat: Some("/run/gpustat".into()),
+            flux_user: "flux".to_owned(),
+            oar_user: "oar".to_owned(),
+            // PBS since version 20, and PBS Professional.
+            pbs_prefixes: owned(&["pbs_jobs", "pbspro"]),
+            slurm_slices: owned(&["system.slice"]),
+            slurm_nodes: owned(&["*"]),
+            bounds: JobBounds::default(),
+        }
+    }
 }
 
 impl TrackerConfig {
@@ -105,15 +76,15 @@ impl TrackerConfig {
         managers.chain(self.patterns.iter().filter_map(|pattern| pattern.owner.clone())).collect()
     }
 
-    /// Checks the keys; relative paths are below `dir`, and an empty path is none.
-    pub fn check(section: &Section, raw: RawTracker, dir: &Path) -> Result<Self, ConfigError> {
+    /// Checks the keys.
+    pub fn check(&self, section: &Section) -> Result<(), ConfigError> {
         let known = &MANAGER_NAMES;
-        for name in &raw.managers {
+        for name in &self.managers {
             if !known.contains(&name.as_str()) {
                 return Err(section.error("managers", unknown("resource manager", name, known)));
             }
         }
-        for (index, pattern) in raw.patterns.iter().enumerate() {
+        for (index, pattern) in self.patterns.iter().enumerate() {
             if pattern.name.is_empty() || pattern.name.len() > 64 || pattern.name.contains(char::is_whitespace) {
                 let text = format!("pattern {}: its name must be one word of 1 to 64 bytes", index + 1);
                 return Err(section.error("pattern", text));
@@ -122,29 +93,16 @@ impl TrackerConfig {
                 return Err(section.error("pattern", format!("pattern `{}`: {message}", pattern.name)));
             }
         }
-        for (key, names) in [("pbs_prefixes", &raw.pbs_prefixes), ("slurm_slices", &raw.slurm_slices)] {
+        for (key, names) in [("pbs_prefixes", &self.pbs_prefixes), ("slurm_slices", &self.slurm_slices)] {
             if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('/')) {
                 return Err(section.error(key, format!("{name:?} is not the name of a directory")));
             }
         }
-        if let Some(name) = raw.slurm_slices.iter().find(|name| !name.ends_with(".slice")) {
-            return Err(section.error("slurm_slices", format!("{name:?} is not a slice; its name ends with `.slice`")));
+        match self.slurm_slices.iter().find(|name| !name.ends_with(".slice")) {
+            Some(name) => {
+                Err(section.error("slurm_slices", format!("{name:?} is not a slice; its name ends with `.slice`")))
+            }
+            None => Ok(()),
         }
-        let optional = |path: PathBuf| (!path.as_os_str().is_empty()).then(|| dir.join(path));
-        Ok(Self {
-            rescan: raw.rescan,
-            managers: raw.managers,
-            patterns: raw.patterns,
-            units: raw.units,
-            hierarchies: raw.hierarchies.into_iter().map(|path| dir.join(path)).collect(),
-            hooks: optional(raw.hooks),
-            gpustat: optional(raw.gpustat),
-            flux_user: raw.flux_user,
-            oar_user: raw.oar_user,
-            pbs_prefixes: raw.pbs_prefixes,
-            slurm_slices: raw.slurm_slices,
-            slurm_nodes: raw.slurm_nodes,
-            bounds: raw.bounds,
-        })
     }
 }

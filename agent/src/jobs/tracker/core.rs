@@ -9,6 +9,7 @@ use std::sync::Arc;
 use wholegrain_model::JobRecord;
 
 use self::ended::EndedJobs;
+use super::config::TrackerConfig;
 use super::events::{Job, JobEvent, NodeFacts};
 use super::hooks::{HOOKS_MAX, Hook};
 use super::layout::{CgroupVersion, DirectoryRole, JobPath, Layouts, PathOwner};
@@ -23,9 +24,10 @@ const CHANGE_DELAY_NS: u64 = 20_000_000;
 /// The same for steps, of which there can be a thousand in a minute: 1 s.
 const STEPS_DELAY_NS: u64 = 1_000_000_000;
 /// The longest pause between two checks of a job without processes: 1 s. Version 1 reports no event for the first process.
-const EMPTY_LOOK_NS_MAX: u64 = 1_000_000_000;
+const EMPTY_READ_NS_MAX: u64 = 1_000_000_000;
 /// The first pause between two reads of a job's totals; each pause is as long as the job's age.
-const LOOK_NS_MIN: u64 = 10_000_000;
+const READ_NS_MIN: u64 = 10_000_000;
+
 /// One instant by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackerTime {
@@ -45,65 +47,59 @@ pub struct TrackerCore {
     /// Directories that remained when the job's accounting directory was removed.
     leftovers: BTreeMap<DirId, DirectoryStamp>,
     /// Records of earlier runs, until the first whole scan has shown which jobs still run.
-    kept: Vec<EarlierRecord>,
+    earlier: Vec<EarlierRecord>,
     hooks: VecDeque<Hook>,
     ended: EndedJobs,
     begun: Vec<JobKey>,
     changed: BTreeMap<JobKey, u64>,
-    looks: BTreeMap<JobKey, u64>,
+    reads: BTreeMap<JobKey, u64>,
     events: Vec<JobEvent>,
-    written: Vec<RecordUpdate>,
+    updates: Vec<RecordUpdate>,
     names: BTreeSet<UserLookup>,
     bounds: JobBounds,
-    /// Whether hooks report ended jobs.
+    /// Whether hooks report ended jobs. Without hooks, no records wait for them.
     has_epilogs: bool,
     /// Directories of jobs that were skipped since [`TrackerCore::reset_skipped`].
     skipped: usize,
 }
 
 impl TrackerCore {
-    /// No directory is known yet; `kept` are the records of jobs that ran when the agent last did.
-    pub fn new(layouts: Layouts, rescan_ns: u64, node: NodeFacts, kept: Vec<EarlierRecord>) -> Self {
-        let (kept, over): (Vec<EarlierRecord>, Vec<EarlierRecord>) =
-            kept.into_iter().partition(|kept| !kept.dirs.is_empty());
+    /// No directory is known yet; `earlier` are the records of jobs that ran when the agent last did.
+    pub fn new(config: &TrackerConfig, node: NodeFacts, earlier: Vec<EarlierRecord>) -> Self {
+        let (earlier, over): (Vec<EarlierRecord>, Vec<EarlierRecord>) =
+            earlier.into_iter().partition(|earlier| !earlier.dirs.is_empty());
         let mut core = Self {
-            layouts,
+            layouts: Layouts::new(config, &BTreeMap::new()),
             node,
-            rescan_ns,
+            rescan_ns: config.rescan.ns(),
             hierarchies: Vec::new(),
             jobs: BTreeMap::new(),
-            levels: kept.iter().map(|kept| kept.record.level.clone()).collect(),
+            levels: earlier.iter().map(|earlier| earlier.record.level.clone()).collect(),
             leftovers: BTreeMap::new(),
-            kept,
+            earlier,
             hooks: VecDeque::new(),
             ended: EndedJobs::default(),
             begun: Vec::new(),
             changed: BTreeMap::new(),
-            looks: BTreeMap::new(),
+            reads: BTreeMap::new(),
             events: Vec::new(),
-            written: Vec::new(),
+            updates: Vec::new(),
             names: BTreeSet::new(),
-            bounds: JobBounds::default(),
-            has_epilogs: true,
+            bounds: config.bounds,
+            has_epilogs: config.hooks.is_some(),
             skipped: 0,
         };
-        over.into_iter().for_each(|kept| core.end_unseen(kept.record, kept.seen));
+        over.into_iter().for_each(|earlier| core.end_unseen(earlier.record, earlier.seen));
         core
     }
 
-    /// Applies other layouts. Jobs that are none by them end with the next scan.
-    pub fn configure(&mut self, layouts: Layouts, rescan_ns: u64) {
-        (self.layouts, self.rescan_ns) = (layouts, rescan_ns);
-    }
-
-    /// Sets whether hooks report ended jobs; without hooks, no records wait for them.
-    pub fn expect_epilogs(&mut self, has_epilogs: bool) {
-        self.has_epilogs = has_epilogs;
-    }
-
-    /// Applies other bounds; running jobs stay.
-    pub fn bound(&mut self, bounds: JobBounds) {
-        self.bounds = bounds;
+    /// Applies other settings, or other uids of the managers' accounts. Jobs that are none by the new layouts end with the next scan; the bounds
+    /// remove no running job.
+    pub fn configure(&mut self, config: &TrackerConfig, accounts: &BTreeMap<String, u32>) {
+        self.layouts = Layouts::new(config, accounts);
+        self.rescan_ns = config.rescan.ns();
+        self.bounds = config.bounds;
+        self.has_epilogs = config.hooks.is_some();
     }
 
     /// Whether the bounds of all or of the user forbid one more job.
@@ -145,7 +141,7 @@ impl TrackerCore {
 
     /// The files that tell whether a job has processes: `cgroup.events` of the unified hierarchy, and directories of one version 1 hierarchy with all
     /// below them. Both include directories of the user's own that are no step.
-    pub fn process_directories(&self, live: &LiveJob) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    pub fn populated_files(&self, live: &LiveJob) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_v2 =
             |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == CgroupVersion::V2);
         let own = || live.dirs.iter().map(|(dir, _)| dir);
@@ -162,11 +158,11 @@ impl TrackerCore {
     }
 
     /// The role of a directory. The root is above everything.
-    pub fn spot(&self, dir: &DirId) -> DirectoryRole {
+    pub fn role_of(&self, dir: &DirId) -> DirectoryRole {
         match self.hierarchies.get(dir.hierarchy) {
             None => DirectoryRole::Nothing,
             Some(_) if dir.path.is_empty() => DirectoryRole::Above(vec![Vec::new()]),
-            Some(hierarchy) => self.layouts.spot(hierarchy.version, &dir.path),
+            Some(hierarchy) => self.layouts.role_of(hierarchy.version, &dir.path),
         }
     }
 
@@ -216,7 +212,7 @@ impl TrackerCore {
     }
 
     /// Adds a directory of a job or a step.
-    pub fn made(&mut self, dir: DirId, found: &JobPath, stamp: DirectoryStamp, now: TrackerTime) {
+    pub fn created(&mut self, dir: DirId, found: &JobPath, stamp: DirectoryStamp, now: TrackerTime) {
         match self.leftovers.get(&dir) {
             Some(known) if !known.is_other(&stamp) => return,
             Some(_) => _ = self.leftovers.remove(&dir),
@@ -246,14 +242,14 @@ impl TrackerCore {
             self.begin(&key, found, (&path, stamp.inode), now);
         }
         let Some(live) = self.jobs.get_mut(&key) else { return };
-        live.owned(found);
+        live.apply_owner(found);
         if !found.step.is_empty() {
             let is_empty = !live.has_processes;
-            if live.step_made(&found.step, dir, stamp, accounts) {
+            if live.step_created(&found.step, dir, stamp, accounts) {
                 self.change(&key, now, STEPS_DELAY_NS);
             }
             if is_empty {
-                self.looks.insert(key, now.mono);
+                self.reads.insert(key, now.mono);
             }
             return;
         }
@@ -274,12 +270,12 @@ impl TrackerCore {
         self.change(&key, now, CHANGE_DELAY_NS);
         for other in moved_directories {
             // Without an inode, so that none is taken for a third job's.
-            self.made(other, found, DirectoryStamp { created: stamp.created, ..DirectoryStamp::default() }, now);
+            self.created(other, found, DirectoryStamp { created: stamp.created, ..DirectoryStamp::default() }, now);
         }
     }
 
     fn begin(&mut self, key: &JobKey, found: &JobPath, dir: (&Path, u64), now: TrackerTime) {
-        let mut record = match self.take_kept(found, dir) {
+        let mut record = match self.take_earlier(found, dir) {
             Some(record) => record,
             None => JobRecord {
                 job: found.job.clone(),
@@ -292,32 +288,32 @@ impl TrackerCore {
         record.prefix.clone_from(&self.node.prefix);
         self.levels.insert(record.level.clone());
         let mut live = LiveJob::new(record, now.mono);
-        live.owned(found);
+        live.apply_owner(found);
         if let Some(at) = self.hooks.iter().rposition(|hook| hook.is_of(&live.record))
             && let Some(hook) = self.hooks.remove(at)
         {
             live.merge(&hook);
         }
-        self.names.extend(name_wanted(&live.record));
+        self.names.extend(lookup_of(&live.record));
         self.jobs.insert(key.clone(), live);
         self.begun.push(key.clone());
-        self.looks.insert(key.clone(), now.mono);
+        self.reads.insert(key.clone(), now.mono);
     }
 
     /// The record of a job that ran before the agent started and still runs: the one that had this directory, otherwise the only possible one.
-    fn take_kept(&mut self, found: &JobPath, (path, inode): (&Path, u64)) -> Option<JobRecord> {
-        let can_be = |kept: &EarlierRecord| {
-            let record = &kept.record;
+    fn take_earlier(&mut self, found: &JobPath, (path, inode): (&Path, u64)) -> Option<JobRecord> {
+        let can_be = |earlier: &EarlierRecord| {
+            let record = &earlier.record;
             let owner = PathOwner::of_record(&record.owner);
             (&record.job, &record.manager) == (&found.job, &found.manager) && owner.may_be(&found.owner)
         };
-        let had = |kept: &EarlierRecord| kept.dirs.iter().any(|(dir, known)| dir == path && *known == inode);
-        let all: Vec<usize> = (0..self.kept.len()).filter(|at| can_be(&self.kept[*at])).collect();
-        let at = all.iter().copied().find(|at| had(&self.kept[*at])).or(match all[..] {
+        let had = |earlier: &EarlierRecord| earlier.dirs.iter().any(|(dir, known)| dir == path && *known == inode);
+        let all: Vec<usize> = (0..self.earlier.len()).filter(|at| can_be(&self.earlier[*at])).collect();
+        let at = all.iter().copied().find(|at| had(&self.earlier[*at])).or(match all[..] {
             [one] => Some(one),
             _ => None,
         })?;
-        Some(self.kept.swap_remove(at).record)
+        Some(self.earlier.swap_remove(at).record)
     }
 
     /// A level that no other job has. Of two jobs with one id and two owners, the second one's level contains its owner.
@@ -327,8 +323,10 @@ impl TrackerCore {
         if !found.instance.is_empty() {
             tries.push(with(&found.instance));
         }
-        let other =
-            self.kept.iter().any(|kept| (&kept.record.job, &kept.record.manager) == (&found.job, &found.manager));
+        let other = self
+            .earlier
+            .iter()
+            .any(|earlier| (&earlier.record.job, &earlier.record.manager) == (&found.job, &found.manager));
         if other || self.of_id(found).next().is_some() {
             match &found.owner {
                 PathOwner::Uid(uid) => tries.push(with(&format!("u{uid}"))),
@@ -342,21 +340,21 @@ impl TrackerCore {
     }
 
     /// Removes a directory with all below it.
-    pub fn gone(&mut self, dir: &DirId, now: TrackerTime) {
-        let keys: Vec<JobKey> = match self.spot(dir) {
+    pub fn removed(&mut self, dir: &DirId, now: TrackerTime) {
+        let keys: Vec<JobKey> = match self.role_of(dir) {
             DirectoryRole::Job(found) => self.of_id(&found).map(|(key, _)| key.clone()).collect(),
             DirectoryRole::Above(_) => self.jobs.keys().cloned().collect(),
             DirectoryRole::Nothing => return,
         };
         self.leftovers.retain(|left, _| !left.is_within(dir));
         for key in keys {
-            self.gone_of(&key, dir, now, false);
+            self.remove_directories(&key, dir, now, false);
         }
     }
 
-    fn gone_of(&mut self, key: &JobKey, dir: &DirId, now: TrackerTime, unseen: bool) {
+    fn remove_directories(&mut self, key: &JobKey, dir: &DirId, now: TrackerTime, unseen: bool) {
         let Some(live) = self.jobs.get_mut(key) else { return };
-        let steps = live.steps_gone(dir, now.real);
+        let steps = live.steps_removed(dir, now.real);
         let own = live.dirs.remove_within(dir);
         if own && live.dirs.is_over() {
             live.record.end_unseen = unseen;
@@ -383,8 +381,9 @@ impl TrackerCore {
     }
 
     /// Applies a whole scan. Known directories that it did not find are removed, except within unreadable ones.
-    pub fn scanned(&mut self, seen: &BTreeSet<DirId>, blind: &[DirId], now: TrackerTime) {
-        let is_gone = |dir: &DirId| !seen.contains(dir) && !blind.iter().any(|blind| dir.is_within(blind));
+    pub fn scanned(&mut self, seen: &BTreeSet<DirId>, unreadable: &[DirId], now: TrackerTime) {
+        let is_gone =
+            |dir: &DirId| !seen.contains(dir) && !unreadable.iter().any(|unreadable| dir.is_within(unreadable));
         let known = self.jobs.iter().flat_map(|(key, live)| {
             let dirs = live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs());
             dirs.map(move |dir| (key.clone(), dir))
@@ -393,16 +392,16 @@ impl TrackerCore {
             known.filter(|(_, dir)| is_gone(dir)).map(|(key, dir)| (key, dir.clone())).collect();
         for (key, dir) in gone {
             // A directory that is no job by the new settings may continue.
-            let unseen = !matches!(self.spot(&dir), DirectoryRole::Job(_));
-            self.gone_of(&key, &dir, now, unseen);
+            let unseen = !matches!(self.role_of(&dir), DirectoryRole::Job(_));
+            self.remove_directories(&key, &dir, now, unseen);
         }
         self.leftovers.retain(|dir, _| !is_gone(dir));
-        if !blind.is_empty() {
+        if !unreadable.is_empty() {
             return;
         }
-        for kept in std::mem::take(&mut self.kept) {
-            self.levels.remove(&kept.record.level);
-            self.end_unseen(kept.record, kept.seen);
+        for earlier in std::mem::take(&mut self.earlier) {
+            self.levels.remove(&earlier.record.level);
+            self.end_unseen(earlier.record, earlier.seen);
         }
     }
 
@@ -414,7 +413,7 @@ impl TrackerCore {
             step.to = Some(seen.max(step.from));
         }
         record.revision += 1;
-        self.written.push(RecordUpdate { record, dirs: Vec::new() });
+        self.updates.push(RecordUpdate { record, dirs: Vec::new() });
     }
 
     /// After the first scan: ends steps of continuing jobs that ended while the agent did not run.
@@ -425,10 +424,10 @@ impl TrackerCore {
     }
 
     fn end(&mut self, key: &JobKey, now: TrackerTime) {
-        self.tell_begun(now);
+        self.report_begun(now);
         let Some(mut live) = self.jobs.remove(key) else { return };
         self.changed.remove(key);
-        self.looks.remove(key);
+        self.reads.remove(key);
         self.levels.remove(&live.record.level);
         self.leftovers.extend(live.dirs.not_accounting().map(|(dir, stamp)| (dir.clone(), stamp)));
         let to = now.real.max(live.record.from);
@@ -440,22 +439,22 @@ impl TrackerCore {
         if self.has_epilogs {
             self.ended.push(now.mono, live.record.clone());
         }
-        self.written.push(RecordUpdate { record: live.record.clone(), dirs: Vec::new() });
+        self.updates.push(RecordUpdate { record: live.record.clone(), dirs: Vec::new() });
         let LiveJob { record, cgroups, has_processes, .. } = live;
         self.events.push(JobEvent::Ended(Arc::new(Job { record, cgroups, has_processes })));
     }
 
     /// Applies facts about a job.
-    pub fn learn(&mut self, key: &JobKey, facts: JobFacts, now: TrackerTime) {
+    pub fn apply_facts(&mut self, key: &JobKey, facts: JobFacts, now: TrackerTime) {
         let Some(live) = self.jobs.get_mut(key) else { return };
-        if live.learn(facts, now.mono) {
-            self.names.extend(name_wanted(&live.record));
+        if live.apply_facts(facts, now.mono) {
+            self.names.extend(lookup_of(&live.record));
             self.change(key, now, CHANGE_DELAY_NS);
         }
     }
 
     /// Applies totals of a job. They cause no event and are reported with the next one.
-    pub fn total(&mut self, key: &JobKey, totals: &TotalsByMetric, real: i64) {
+    pub fn apply_totals(&mut self, key: &JobKey, totals: &TotalsByMetric, real: i64) {
         if let Some(live) = self.jobs.get_mut(key).filter(|_| !totals.is_empty()) {
             // If some totals can no longer be read, the time stays that of the last complete ones.
             let whole = live.record.totals.keys().all(|name| totals.contains_key(name.as_str()));
@@ -467,12 +466,12 @@ impl TrackerCore {
     }
 
     /// Applies a hook: to a running job, to one that has just ended, or to a later one.
-    pub fn hook(&mut self, hook: Hook, now: TrackerTime) {
+    pub fn apply_hook(&mut self, hook: Hook, now: TrackerTime) {
         let keys: Vec<JobKey> =
             self.jobs.iter().filter(|(_, live)| hook.is_of(&live.record)).map(|(key, _)| key.clone()).collect();
         for key in &keys {
             if self.jobs.get_mut(key).is_some_and(|live| live.merge(&hook)) {
-                self.names.extend(self.jobs.get(key).and_then(|live| name_wanted(&live.record)));
+                self.names.extend(self.jobs.get(key).and_then(|live| lookup_of(&live.record)));
                 self.change(key, now, CHANGE_DELAY_NS);
             }
         }
@@ -484,7 +483,7 @@ impl TrackerCore {
                 && hook.merge_into(record)
             {
                 record.revision += 1;
-                self.written.push(RecordUpdate { record: record.clone(), dirs: Vec::new() });
+                self.updates.push(RecordUpdate { record: record.clone(), dirs: Vec::new() });
             }
             return;
         }
@@ -496,7 +495,7 @@ impl TrackerCore {
     }
 
     /// Applies resolved user names.
-    pub fn named(&mut self, of: &UserLookup, uid: u32, user: &str, now: TrackerTime) {
+    pub fn apply_name(&mut self, of: &UserLookup, uid: u32, user: &str, now: TrackerTime) {
         let mut changed = Vec::new();
         for (key, live) in &mut self.jobs {
             match of {
@@ -517,40 +516,40 @@ impl TrackerCore {
     }
 
     /// The lookups of users that are needed; the caller caches them.
-    pub fn names_wanted(&mut self) -> BTreeSet<UserLookup> {
+    pub fn take_lookups(&mut self) -> BTreeSet<UserLookup> {
         std::mem::take(&mut self.names)
     }
 
     /// Requests all missing names again.
-    pub fn ask_names(&mut self) {
-        let wanted: Vec<UserLookup> = self.jobs.values().filter_map(|live| name_wanted(&live.record)).collect();
+    pub fn request_lookups(&mut self) {
+        let wanted: Vec<UserLookup> = self.jobs.values().filter_map(|live| lookup_of(&live.record)).collect();
         self.names.extend(wanted);
     }
 
     /// The jobs whose totals have to be read now. Each pause is as long as the job was known before, so that the totals of a short job are never
     /// older than half its life.
-    pub fn looks_due(&mut self, now: TrackerTime) -> Vec<JobKey> {
+    pub fn reads_due(&mut self, now: TrackerTime) -> Vec<JobKey> {
         let due: Vec<JobKey> =
-            self.looks.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
+            self.reads.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
         for key in &due {
-            self.looked(key, now);
+            self.note_read(key, now);
         }
         due
     }
 
     /// A job was read for another reason: the next read can wait.
-    pub fn looked(&mut self, key: &JobKey, now: TrackerTime) {
+    pub fn note_read(&mut self, key: &JobKey, now: TrackerTime) {
         if let Some(live) = self.jobs.get(key) {
             let age = now.mono.saturating_sub(live.seen_mono);
-            let most = if live.has_processes { self.rescan_ns } else { self.rescan_ns.min(EMPTY_LOOK_NS_MAX) };
-            self.looks.insert(key.clone(), now.mono + age.clamp(LOOK_NS_MIN, most.max(LOOK_NS_MIN)));
+            let most = if live.has_processes { self.rescan_ns } else { self.rescan_ns.min(EMPTY_READ_NS_MAX) };
+            self.reads.insert(key.clone(), now.mono + age.clamp(READ_NS_MIN, most.max(READ_NS_MIN)));
         }
     }
 
     /// The time of the next action, by the clock that is never stepped.
     pub fn next(&self) -> Option<u64> {
         let begun = if self.begun.is_empty() { None } else { Some(0) };
-        self.looks.values().chain(self.changed.values()).copied().chain(begun).min()
+        self.reads.values().chain(self.changed.values()).copied().chain(begun).min()
     }
 
     fn change(&mut self, key: &JobKey, now: TrackerTime, delay: u64) {
@@ -564,7 +563,7 @@ impl TrackerCore {
         !self.begun.is_empty()
     }
 
-    fn tell_begun(&mut self, now: TrackerTime) {
+    fn report_begun(&mut self, now: TrackerTime) {
         for key in std::mem::take(&mut self.begun) {
             if let Some(live) = self.jobs.get_mut(&key) {
                 live.is_announced = true;
@@ -573,21 +572,21 @@ impl TrackerCore {
                     live.record.from = now.real;
                 }
                 self.changed.remove(&key);
-                self.tell(&key, JobEvent::Began);
+                self.report(&key, JobEvent::Began);
             }
         }
     }
 
-    fn tell(&mut self, key: &JobKey, event: fn(Arc<Job>) -> JobEvent) {
+    fn report(&mut self, key: &JobKey, event: fn(Arc<Job>) -> JobEvent) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         live.record.revision += 1;
         let (record, cgroups) = (live.record.clone(), live.cgroups.clone());
         let job = Job { record, cgroups, has_processes: live.has_processes };
         self.events.push(event(Arc::new(job)));
-        self.written.extend(self.written_of(key));
+        self.updates.extend(self.update_of(key));
     }
 
-    fn written_of(&self, key: &JobKey) -> Option<RecordUpdate> {
+    fn update_of(&self, key: &JobKey) -> Option<RecordUpdate> {
         let live = self.jobs.get(key)?;
         let dirs = live.dirs.iter().map(|(dir, stamp)| (self.path(dir), stamp.inode)).collect();
         Some(RecordUpdate { record: live.record.clone(), dirs })
@@ -595,25 +594,25 @@ impl TrackerCore {
 
     /// All events that are due.
     pub fn flush(&mut self, now: TrackerTime) -> (Vec<JobEvent>, Vec<RecordUpdate>) {
-        self.tell_begun(now);
+        self.report_begun(now);
         let due: Vec<JobKey> =
             self.changed.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
         for key in due {
             self.changed.remove(&key);
-            self.tell(&key, JobEvent::Changed);
+            self.report(&key, JobEvent::Changed);
         }
         self.ended.expire(now.mono);
-        (std::mem::take(&mut self.events), std::mem::take(&mut self.written))
+        (std::mem::take(&mut self.events), std::mem::take(&mut self.updates))
     }
 
     /// Running jobs for the job table: their totals have changed without an event.
     pub fn running(&self) -> Vec<RecordUpdate> {
         let is_announced = self.jobs.iter().filter(|(_, live)| live.is_announced);
-        is_announced.filter_map(|(key, _)| self.written_of(key)).collect()
+        is_announced.filter_map(|(key, _)| self.update_of(key)).collect()
     }
 }
 
-fn name_wanted(record: &JobRecord) -> Option<UserLookup> {
+fn lookup_of(record: &JobRecord) -> Option<UserLookup> {
     match (record.uid, &record.user) {
         (Some(uid), None) => Some(UserLookup::Uid(uid)),
         (None, Some(user)) => Some(UserLookup::User(user.clone())),

@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 1024;
 /// last change, and its end.
 pub struct EventSender {
     to: SyncSender<JobEvent>,
-    held: VecDeque<JobEvent>,
+    waiting: VecDeque<JobEvent>,
     waker: Arc<Waker>,
 }
 
@@ -22,27 +22,27 @@ impl EventSender {
     /// Both ends; `waker` wakes the receiver.
     pub fn new(waker: Arc<Waker>) -> (Self, Receiver<JobEvent>) {
         let (to, from) = sync_channel(EVENTS_MAX);
-        (Self { to, held: VecDeque::new(), waker }, from)
+        (Self { to, waiting: VecDeque::new(), waker }, from)
     }
 
     /// Whether events wait for room in the channel.
     pub fn is_full(&self) -> bool {
-        !self.held.is_empty()
+        !self.waiting.is_empty()
     }
 
     /// Sends waiting events, then these.
     pub fn send(&mut self, events: Vec<JobEvent>) {
-        events.into_iter().for_each(|event| self.hold(event));
+        events.into_iter().for_each(|event| self.queue(event));
         let mut sent = false;
-        while let Some(event) = self.held.pop_front() {
+        while let Some(event) = self.waiting.pop_front() {
             match self.to.try_send(event) {
                 Ok(()) => sent = true,
                 Err(TrySendError::Full(event)) => {
-                    self.held.push_front(event);
+                    self.waiting.push_front(event);
                     break;
                 }
                 // The receiver no longer exists.
-                Err(TrySendError::Disconnected(_)) => self.held.clear(),
+                Err(TrySendError::Disconnected(_)) => self.waiting.clear(),
             }
         }
         if sent {
@@ -50,26 +50,26 @@ impl EventSender {
         }
     }
 
-    fn hold(&mut self, event: JobEvent) {
+    fn queue(&mut self, event: JobEvent) {
         let level = &job(&event).record.level;
-        let Some(at) = self.held.iter().rposition(|held| job(held).record.level == *level) else {
-            self.held.push_back(event);
+        let Some(at) = self.waiting.iter().rposition(|waiting| job(waiting).record.level == *level) else {
+            self.waiting.push_back(event);
             return;
         };
-        let joined = match (&self.held[at], &event) {
+        let joined = match (&self.waiting[at], &event) {
             (JobEvent::Began(_), JobEvent::Changed(job)) => JobEvent::Began(job.clone()),
             (JobEvent::Changed(_), JobEvent::Changed(_)) => event,
             // The job began and ended before the receiver took an event: its record reports it.
-            (JobEvent::Began(_), JobEvent::Ended(_)) if self.held.len() >= EVENTS_MAX => {
-                self.held.remove(at);
+            (JobEvent::Began(_), JobEvent::Ended(_)) if self.waiting.len() >= EVENTS_MAX => {
+                self.waiting.remove(at);
                 return;
             }
             _ => {
-                self.held.push_back(event);
+                self.waiting.push_back(event);
                 return;
             }
         };
-        self.held[at] = joined;
+        self.waiting[at] = joined;
     }
 }
 
@@ -92,23 +92,23 @@ mod tests {
 
     #[test]
     fn a_manager_that_takes_nothing_costs_a_bounded_memory_and_misses_no_end() {
-        let (mut outlet, events) = EventSender::new(Arc::new(Waker::new().unwrap()));
+        let (mut event_sender, events) = EventSender::new(Arc::new(Waker::new().unwrap()));
         let running: Vec<JobEvent> = (0..EVENTS_MAX as u64).map(|n| JobEvent::Began(of(n, 1))).collect();
-        outlet.send(running);
-        assert!(!outlet.is_full());
+        event_sender.send(running);
+        assert!(!event_sender.is_full());
         // A known job has one last change and an end, however often it changed.
         for revision in 2..100 {
-            outlet.send(vec![JobEvent::Changed(of(0, revision))]);
+            event_sender.send(vec![JobEvent::Changed(of(0, revision))]);
         }
-        outlet.send(vec![JobEvent::Ended(of(0, 100))]);
+        event_sender.send(vec![JobEvent::Ended(of(0, 100))]);
         for n in 10_000..20_000 {
-            outlet.send(vec![JobEvent::Began(of(n, 1)), JobEvent::Changed(of(n, 2)), JobEvent::Ended(of(n, 3))]);
+            event_sender.send(vec![JobEvent::Began(of(n, 1)), JobEvent::Changed(of(n, 2)), JobEvent::Ended(of(n, 3))]);
         }
-        assert!(outlet.held.len() <= EVENTS_MAX + 3, "{}", outlet.held.len());
+        assert!(event_sender.waiting.len() <= EVENTS_MAX + 3, "{}", event_sender.waiting.len());
         let mut taken = Vec::new();
-        while outlet.is_full() || taken.len() < EVENTS_MAX + 2 {
+        while event_sender.is_full() || taken.len() < EVENTS_MAX + 2 {
             taken.extend(events.try_iter());
-            outlet.send(Vec::new());
+            event_sender.send(Vec::new());
         }
         taken.extend(events.try_iter());
         let revisions: Vec<u64> = taken

@@ -9,6 +9,7 @@ use wholegrain_model::JobRecord;
 
 use super::records::{self, BYTES_MAX, EarlierRecord, RecordDirectory, RecordUpdate, StoredRecords};
 use super::shares::UserShares;
+use crate::jobs::pending_records::{PendingCallback, PendingRecords};
 
 /// The most records, and the most bytes of them as JSON. Beyond the bound, the user with the most loses the oldest records of ended jobs, so that a
 /// flood of short jobs costs no other user's records.
@@ -17,9 +18,6 @@ pub const RECORDS_MAX: usize = 16_384;
 const PAUSE: Duration = Duration::from_millis(200);
 /// … and for this many times the duration of the last write.
 const PAUSE_FACTOR: u32 = 20;
-
-/// Called on the tracker's thread when a record becomes pending: wakes the sender and returns at once.
-pub type PendingCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// Records of jobs that run, or whose last change the server does not have. Bounded; dropped records are counted.
 #[derive(Default)]
@@ -92,47 +90,6 @@ impl JobTable {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a record has changed since the server acknowledged it.
-    pub fn is_pending(&self) -> bool {
-        self.lock().entries.values().any(|entry| entry.is_pending())
-    }
-
-    /// At most `max` of the changed records, the oldest change first. A record stays pending until it is acknowledged: the caller remembers which
-    /// (manager, job, from, revision) are in flight.
-    pub fn pending(&self, max: usize) -> Vec<JobRecord> {
-        let inner = self.lock();
-        let pending: Vec<Arc<JobEntry>> =
-            inner.entries.values().filter(|entry| entry.is_pending()).take(max).cloned().collect();
-        drop(inner);
-        pending.iter().map(|entry| entry.record.clone()).collect()
-    }
-
-    /// The server has this revision of a record. The record of an ended job is removed after its last revision.
-    pub fn acknowledged(&self, record: &JobRecord) {
-        let mut inner = self.lock();
-        let Some(order) = inner.by_job.get(&identity(record)).copied() else { return };
-        let Some(entry) = inner.entries.get_mut(&order) else { return };
-        if entry.acknowledged >= record.revision {
-            return;
-        }
-        let entry = Arc::make_mut(entry);
-        entry.acknowledged = record.revision;
-        if entry.record.to.is_some() && !entry.is_pending() {
-            inner.remove(order);
-        }
-        inner.dirty = true;
-        self.wake.notify_one();
-    }
-
-    /// Sets the callback for pending records, and calls it at once if there is one. The last callback counts.
-    pub fn on_change(&self, on_pending: PendingCallback) {
-        let pending = self.is_pending();
-        self.lock().on_pending = Some(on_pending.clone());
-        if pending {
-            on_pending();
-        }
-    }
-
     /// The number of records that were dropped before they were acknowledged.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
@@ -146,35 +103,10 @@ impl JobTable {
         self.len() == 0
     }
 
-    /// Completes the totals of an ended job with its last samples. Totals only rise, so that the greater value is the later one. The server may have
-    /// the record already; then it gets it again.
-    pub fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
-        self.amend(ended, |record| {
-            if record.totals_at.is_some_and(|read| read >= at) {
-                return false;
-            }
-            for (name, value) in sampled {
-                let total = record.totals.entry(name.clone()).or_insert(*value);
-                *total = total.max(*value);
-            }
-            record.totals_at = Some(at);
-            true
-        });
-    }
-
-    /// Adds the final values of counters that are read at intervals only, or the reason why they are missing.
-    pub fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
-        self.amend(ended, |record| {
-            record.totals.extend(totals.iter().map(|(name, value)| (name.clone(), *value)));
-            record.tasks_missing = missing.map(str::to_owned);
-            true
-        });
-    }
-
     /// Changes the record of an ended job; `change` says whether it did.
     fn amend(&self, ended: &JobRecord, change: impl FnOnce(&mut JobRecord) -> bool) {
         let mut inner = self.lock();
-        let there = inner.by_job.get(&identity(ended)).and_then(|order| inner.entries.get(order));
+        let there = inner.entry_of(ended);
         let (mut record, dirs) =
             there.map_or_else(|| (ended.clone(), Vec::new()), |entry| (entry.record.clone(), entry.dirs.clone()));
         if record.to.is_none() || !change(&mut record) {
@@ -182,12 +114,7 @@ impl JobTable {
         }
         record.revision += 1;
         inner.put(record, dirs, None);
-        let on_pending = inner.on_pending.clone();
-        drop(inner);
-        self.wake.notify_one();
-        if let Some(on_pending) = on_pending {
-            on_pending();
-        }
+        self.report_pending(inner);
     }
 
     pub(super) fn put(&self, written: Vec<RecordUpdate>) {
@@ -196,7 +123,7 @@ impl JobTable {
         }
         let mut inner = self.lock();
         for RecordUpdate { mut record, dirs } in written {
-            let there = inner.by_job.get(&identity(&record)).and_then(|order| inner.entries.get(order));
+            let there = inner.entry_of(&record);
             // The tracker does not know the values that were completed here.
             if let Some(entry) = there.filter(|entry| entry.record.revision >= record.revision) {
                 record.revision = entry.record.revision + 1;
@@ -210,6 +137,11 @@ impl JobTable {
             }
             inner.put(record, dirs, None);
         }
+        self.report_pending(inner);
+    }
+
+    /// Wakes the writer, and reports that records are pending.
+    fn report_pending(&self, inner: MutexGuard<'_, JobTableState>) {
         let on_pending = inner.on_pending.clone();
         drop(inner);
         self.wake.notify_one();
@@ -304,7 +236,71 @@ impl JobTable {
     }
 }
 
+impl PendingRecords for JobTable {
+    fn is_pending(&self) -> bool {
+        self.lock().entries.values().any(|entry| entry.is_pending())
+    }
+
+    fn pending(&self, max: usize) -> Vec<JobRecord> {
+        let inner = self.lock();
+        let pending: Vec<Arc<JobEntry>> =
+            inner.entries.values().filter(|entry| entry.is_pending()).take(max).cloned().collect();
+        drop(inner);
+        pending.iter().map(|entry| entry.record.clone()).collect()
+    }
+
+    fn acknowledged(&self, record: &JobRecord) {
+        let mut inner = self.lock();
+        let Some(order) = inner.by_job.get(&identity(record)).copied() else { return };
+        let Some(entry) = inner.entries.get_mut(&order) else { return };
+        if entry.acknowledged >= record.revision {
+            return;
+        }
+        let entry = Arc::make_mut(entry);
+        entry.acknowledged = record.revision;
+        if entry.record.to.is_some() && !entry.is_pending() {
+            inner.remove(order);
+        }
+        inner.dirty = true;
+        self.wake.notify_one();
+    }
+
+    fn on_change(&self, on_pending: PendingCallback) {
+        let pending = self.is_pending();
+        self.lock().on_pending = Some(on_pending.clone());
+        if pending {
+            on_pending();
+        }
+    }
+
+    fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
+        self.amend(ended, |record| {
+            if record.totals_at.is_some_and(|read| read >= at) {
+                return false;
+            }
+            for (name, value) in sampled {
+                let total = record.totals.entry(name.clone()).or_insert(*value);
+                *total = total.max(*value);
+            }
+            record.totals_at = Some(at);
+            true
+        });
+    }
+
+    fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
+        self.amend(ended, |record| {
+            record.totals.extend(totals.iter().map(|(name, value)| (name.clone(), *value)));
+            record.tasks_missing = missing.map(str::to_owned);
+            true
+        });
+    }
+}
+
 impl JobTableState {
+    fn entry_of(&self, record: &JobRecord) -> Option<&Arc<JobEntry>> {
+        self.entries.get(self.by_job.get(&identity(record))?)
+    }
+
     fn put(&mut self, record: JobRecord, dirs: Vec<(PathBuf, u64)>, acknowledged: Option<u64>) {
         let id = identity(&record);
         let before = self.by_job.get(&id).copied().and_then(|order| self.remove(order));

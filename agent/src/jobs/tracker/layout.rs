@@ -39,16 +39,16 @@ struct SiteLayout {
 pub struct ResourceManager {
     /// Its name in the configuration and in records.
     pub name: &'static str,
-    spot: fn(&[&str], CgroupVersion, &SiteLayout) -> DirectoryRole,
+    role: fn(&[&str], CgroupVersion, &SiteLayout) -> DirectoryRole,
 }
 
 /// All of them, in the order in which they are tried.
 pub const MANAGERS: &[ResourceManager] = &[
-    ResourceManager { name: "slurm", spot: slurm },
-    ResourceManager { name: "oar", spot: oar },
-    ResourceManager { name: "pbs", spot: pbs },
-    ResourceManager { name: "flux", spot: flux },
-    ResourceManager { name: "systemd", spot: systemd },
+    ResourceManager { name: "slurm", role: slurm },
+    ResourceManager { name: "oar", role: oar },
+    ResourceManager { name: "pbs", role: pbs },
+    ResourceManager { name: "flux", role: flux },
+    ResourceManager { name: "systemd", role: systemd },
 ];
 
 /// The layouts of a configuration.
@@ -81,16 +81,16 @@ impl Layouts {
     }
 
     /// The role of the directory at `path` (without a leading slash). The configuration's patterns come first.
-    pub fn spot(&self, version: CgroupVersion, path: &str) -> DirectoryRole {
+    pub fn role_of(&self, version: CgroupVersion, path: &str) -> DirectoryRole {
         let levels: Vec<&str> = path.split('/').collect();
         if levels.len() > DEPTH_MAX || levels.iter().any(|level| level.is_empty()) {
             return DirectoryRole::Nothing;
         }
-        let patterns = self.patterns.iter().map(|(pattern, account)| pattern.spot(path, &levels, *account));
-        let managers = self.managers.iter().map(|manager| (manager.spot)(&levels, version, &self.site));
+        let patterns = self.patterns.iter().map(|(pattern, account)| pattern.role_of(path, &levels, *account));
+        let managers = self.managers.iter().map(|manager| (manager.role)(&levels, version, &self.site));
         let mut above = Vec::new();
-        for spot in patterns.chain(managers) {
-            match spot {
+        for role in patterns.chain(managers) {
+            match role {
                 DirectoryRole::Job(found) => return DirectoryRole::Job(found),
                 DirectoryRole::Above(owners) => {
                     for owners in owners {
@@ -176,7 +176,7 @@ fn slurm_v2(whole: &[&str], site: &SiteLayout) -> DirectoryRole {
         if same == slice.len() && whole.len() > same {
             match slurm_scope(whole, &whole[same..], site) {
                 DirectoryRole::Nothing => {}
-                spot => return spot,
+                role => return role,
             }
         }
         is_above |= same == whole.len();

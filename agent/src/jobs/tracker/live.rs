@@ -226,7 +226,7 @@ impl LiveJob {
     }
 
     /// Applies the owner that a directory's path names.
-    pub fn owned(&mut self, found: &JobPath) {
+    pub fn apply_owner(&mut self, found: &JobPath) {
         if self.owner == PathOwner::Unspecified {
             self.owner = found.owner.clone();
             // Part of the record's identity, which others know by then.
@@ -244,7 +244,7 @@ impl LiveJob {
     }
 
     /// Applies facts. Whether anything has changed.
-    pub fn learn(&mut self, facts: JobFacts, mono: u64) -> bool {
+    pub fn apply_facts(&mut self, facts: JobFacts, mono: u64) -> bool {
         let mut changed = facts.has_processes && !self.has_processes;
         self.has_processes |= facts.has_processes;
         if let Some(uid) = facts.uid {
@@ -288,7 +288,7 @@ impl LiveJob {
     }
 
     /// Adds a directory of a step. Whether the record has changed.
-    pub fn step_made(&mut self, name: &str, dir: DirId, stamp: DirectoryStamp, accounts: bool) -> bool {
+    pub fn step_created(&mut self, name: &str, dir: DirId, stamp: DirectoryStamp, accounts: bool) -> bool {
         let mut changed = false;
         let record = &mut self.record;
         let step = self.steps.entry(name.to_owned()).or_insert_with(|| {
@@ -309,7 +309,7 @@ impl LiveJob {
     }
 
     /// Removes the directories within `dir` from the steps. Whether the record has changed.
-    pub fn steps_gone(&mut self, dir: &DirId, now: i64) -> bool {
+    pub fn steps_removed(&mut self, dir: &DirId, now: i64) -> bool {
         let mut changed = false;
         let steps = &mut self.record.steps;
         self.steps.retain(|_, step| {

@@ -13,7 +13,6 @@ mod hooks;
 mod job_table;
 mod layout;
 mod live;
-mod log_limiter;
 mod records;
 mod run;
 mod shares;
@@ -24,7 +23,6 @@ mod user_names;
 mod visited;
 mod watch;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -33,29 +31,25 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use wholegrain_sources::Roots;
 
-pub use config::{
-    RawTracker, TrackerConfig, default_gpustat, default_hierarchies, default_hooks, default_managers,
-    default_pbs_prefixes, default_slurm_slices, default_units,
-};
+pub use config::TrackerConfig;
 pub use events::{Job, JobEvent, NodeFacts};
-pub use job_table::{JobTable, PendingCallback};
+pub use job_table::JobTable;
 pub use layout::RawPattern;
-pub use run::TrackerCounts;
 
 use self::core::TrackerCore;
 use event_sender::EventSender;
-use layout::Layouts;
-use records::RecordDirectory;
-use run::{TrackerCommands, TrackerParts, TrackerThread};
+use records::{RecordDirectory, StoredRecords};
+use run::{TrackerCommands, TrackerFiles, TrackerThread};
+use trust::TrustedUser;
 use user_names::UserNames;
 
+use crate::counters::AgentCounters;
 use crate::engine::clock;
 use crate::sync::lock;
 use crate::waker::Waker;
 
 /// The thread that finds jobs, and the one that writes their records.
 pub struct Tracker {
-    counts: Arc<TrackerCounts>,
     commands: Arc<Mutex<TrackerCommands>>,
     waker: Arc<Waker>,
     job_table: Arc<JobTable>,
@@ -71,6 +65,7 @@ impl Tracker {
         roots: &Roots,
         node: NodeFacts,
         waker: Arc<Waker>,
+        counters: Arc<AgentCounters>,
     ) -> anyhow::Result<(Tracker, Receiver<JobEvent>, Arc<JobTable>)> {
         let boot = std::fs::read_to_string(roots.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let directory = dir.map(|dir| {
@@ -78,12 +73,13 @@ impl Tracker {
             directory.with_context(|| format!("[jobs] dir: cannot keep records in {}", dir.display()))
         });
         let directory = directory.transpose()?;
-        let on_disk = directory.as_ref().map(|directory| {
-            let (on_disk, problem) = directory.read(clock::real());
-            problem.iter().for_each(|problem| tracing::warn!("{problem}"));
-            on_disk
-        });
-        let on_disk = on_disk.unwrap_or_default();
+        let on_disk = match directory.as_ref().map_or(Ok(StoredRecords::default()), |dir| dir.read(clock::real())) {
+            Ok(on_disk) => on_disk,
+            Err(problem) => {
+                tracing::warn!("{problem}");
+                StoredRecords::default()
+            }
+        };
         let seen = on_disk.seen;
         let (job_table, kept) = JobTable::new(on_disk, |(path, inode)| {
             // If the file system uses an inode number again, the creation time tells the directories apart.
@@ -93,25 +89,25 @@ impl Tracker {
         let job_table = Arc::new(job_table);
         let own_waker = Arc::new(Waker::new().context("cannot make the tracker's waker")?);
         let names = UserNames::start(own_waker.clone()).context("cannot start the thread that looks up users")?;
-        let (outlet, events) = EventSender::new(waker);
+        let (event_sender, events) = EventSender::new(waker);
         let commands: Arc<Mutex<TrackerCommands>> = Arc::default();
-        let counts: Arc<TrackerCounts> = Arc::default();
-        let watcher = TrackerThread::new(TrackerParts {
+        let watcher = TrackerThread {
             roots: roots.clone(),
             config: config.clone(),
-            core: TrackerCore::new(Layouts::new(config, &BTreeMap::new()), config.rescan.ns(), node, kept),
+            core: TrackerCore::new(config, node, kept),
             job_table: job_table.clone(),
-            outlet,
+            event_sender,
             names,
             waker: own_waker.clone(),
             commands: commands.clone(),
-            counts: counts.clone(),
+            counters,
             seen_before: (seen > 0).then_some(seen),
-        });
+            trust: TrustedUser::of_process(),
+            own: TrackerFiles::default(),
+        };
         let thread = std::thread::Builder::new().name("tracker".to_owned()).spawn(move || watcher.run());
         let thread = thread.context("cannot start the tracker's thread")?;
-        let mut tracker =
-            Tracker { counts, commands, waker: own_waker, job_table: job_table.clone(), thread, writer: None };
+        let mut tracker = Tracker { commands, waker: own_waker, job_table: job_table.clone(), thread, writer: None };
         if let Some(directory) = directory {
             let theirs = job_table.clone();
             let writer = std::thread::Builder::new().name("records".to_owned());
@@ -124,10 +120,6 @@ impl Tracker {
             }
         }
         Ok((tracker, events, job_table))
-    }
-
-    pub fn counts(&self) -> &TrackerCounts {
-        &self.counts
     }
 
     /// Applies other settings. Jobs that are none by the new settings end.

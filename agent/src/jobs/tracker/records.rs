@@ -1,18 +1,19 @@
 //! The file of the job table: `records.json`, replaced as a whole.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use wholegrain_model::JobRecord;
 
-/// The bound in bytes, as [`RECORDS_MAX`].
+use crate::jobs::state_file::{StateFile, check_version};
+
+/// The bound in bytes, as [`RECORDS_MAX`](super::job_table::RECORDS_MAX).
 pub const BYTES_MAX: usize = 16 << 20;
-/// The name of the file, and of one that could not be read.
+/// The name of the file.
 const NAME: &str = "records.json";
-const DAMAGED: &str = "records.damaged";
 /// The version of the format.
 const VERSION: u32 = 1;
 /// A longer file was not written by an agent.
@@ -71,66 +72,36 @@ struct RecordFile<T> {
 
 #[derive(Debug, Clone)]
 pub struct RecordDirectory {
-    dir: PathBuf,
+    file: StateFile,
     boot: String,
 }
 
 impl RecordDirectory {
     /// Creates the directory if necessary.
     pub fn open(dir: &Path, boot: String) -> io::Result<Self> {
-        std::fs::create_dir_all(dir)?;
-        Ok(Self { dir: dir.to_owned(), boot })
+        fs::create_dir_all(dir)?;
+        let loss = "jobs that ended before are not reported again";
+        Ok(Self { file: StateFile::new(dir.join(NAME), FILE_BYTES_MAX, loss), boot })
     }
 
-    pub fn path(&self) -> PathBuf {
-        self.dir.join(NAME)
+    pub fn path(&self) -> &Path {
+        self.file.path()
     }
 
-    /// Reads the file. A damaged one is renamed and reported.
-    pub fn read(&self, now: i64) -> (StoredRecords, Option<String>) {
-        let path = self.path();
-        let mut text = Vec::new();
-        let read = File::open(&path).and_then(|file| {
-            let changed = file.metadata()?.modified()?;
-            file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
-            Ok(changed)
-        });
-        let changed = match read {
-            Ok(changed) => changed,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return (StoredRecords::default(), None),
-            Err(error) => return (StoredRecords::default(), Some(format!("cannot read {}: {error}", path.display()))),
-        };
-        let whole: Result<RecordFile<JobRecord>, String> = match text.len() as u64 > FILE_BYTES_MAX {
-            true => Err(format!("it has more than {FILE_BYTES_MAX} bytes")),
-            false => serde_json::from_slice(&text).map_err(|error| error.to_string()),
-        };
-        let whole = match whole {
-            Ok(whole) if whole.version == VERSION => whole,
-            Ok(whole) => {
-                return (StoredRecords::default(), Some(self.rename_damaged(&format!("version {}", whole.version))));
-            }
-            Err(error) => return (StoredRecords::default(), Some(self.rename_damaged(&error))),
+    /// Reads the file. The error reports a damaged one.
+    pub fn read(&self, now: i64) -> Result<StoredRecords, String> {
+        let changed = fs::metadata(self.path()).and_then(|file| file.modified()).unwrap_or(UNIX_EPOCH);
+        let Some(content) =
+            self.file.read(|content: &RecordFile<JobRecord>| check_version(content.version, VERSION))?
+        else {
+            return Ok(StoredRecords::default());
         };
         let changed = changed.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
-        let mut records = whole.records;
-        if whole.boot != self.boot {
+        let mut records = content.records;
+        if content.boot != self.boot {
             records.iter_mut().for_each(|record| record.dirs.clear());
         }
-        (StoredRecords { records, dropped: whole.dropped, seen: whole.at.max(changed).min(now) }, None)
-    }
-
-    fn rename_damaged(&self, why: &str) -> String {
-        let (from, to) = (self.path(), self.dir.join(DAMAGED));
-        match std::fs::rename(&from, &to) {
-            Ok(()) => format!(
-                "{} is not a file of job records ({why}); it is now {}, and jobs that ended before are not reported again",
-                from.display(),
-                to.display()
-            ),
-            Err(error) => {
-                format!("{} is not a file of job records ({why}), and cannot be renamed: {error}", from.display())
-            }
-        }
+        Ok(StoredRecords { records, dropped: content.dropped, seen: content.at.max(changed).min(now) })
     }
 
     pub fn write<'a>(
@@ -141,14 +112,8 @@ impl RecordDirectory {
     ) -> io::Result<()> {
         let records =
             records.map(|(record, dirs, acknowledged)| StoredRecord { acknowledged, dirs: dirs.to_vec(), record });
-        let whole = RecordFile { version: VERSION, boot: self.boot.clone(), at, dropped, records: records.collect() };
-        let new = self.dir.join(".records.new");
-        let mut file = BufWriter::new(File::create(&new)?);
-        serde_json::to_writer(&mut file, &whole)?;
-        file.flush()?;
-        file.get_ref().sync_all()?;
-        std::fs::rename(&new, self.path())?;
-        File::open(&self.dir)?.sync_all()
+        let records = records.collect();
+        self.file.write(&RecordFile { version: VERSION, boot: self.boot.clone(), at, dropped, records })
     }
 
     /// Updates the file's time.
@@ -186,17 +151,17 @@ mod tests {
     fn what_is_written_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let directory = RecordDirectory::open(&dir.path().join("a/b"), "boot1".to_owned()).unwrap();
-        assert_eq!(directory.read(i64::MAX), (StoredRecords::default(), None));
+        assert_eq!(directory.read(i64::MAX), Ok(StoredRecords::default()));
         let record = JobRecord { job: "a\n\"b".to_owned(), from: 7, ..JobRecord::default() };
         let dirs = vec![(PathBuf::from("/a"), 5)];
         directory.write([(&record, &dirs[..], 3)].into_iter(), 2, 1_000).unwrap();
-        let (on_disk, problem) = directory.read(i64::MAX);
+        let on_disk = directory.read(i64::MAX).unwrap();
         let expected = StoredRecord { acknowledged: 3, dirs, record };
-        assert_eq!((on_disk.records, on_disk.dropped, problem), (vec![expected], 2, None));
+        assert_eq!((on_disk.records, on_disk.dropped), (vec![expected], 2));
         assert!(on_disk.seen > 1_600_000_000_000_000_000, "the file's own time");
-        assert_eq!(directory.read(4_000).0.seen, 4_000, "never in the future");
+        assert_eq!(directory.read(4_000).unwrap().seen, 4_000, "never in the future");
         let other = RecordDirectory::open(&dir.path().join("a/b"), "boot2".to_owned()).unwrap();
-        assert!(other.read(0).0.records[0].dirs.is_empty(), "another boot has other inodes");
+        assert!(other.read(0).unwrap().records[0].dirs.is_empty(), "another boot has other inodes");
     }
 
     #[test]
@@ -206,14 +171,12 @@ mod tests {
         for (text, why) in [
             ("{\"version\":1,\"boot\":\"\",\"at\":0,\"dropped\":0,\"records\":[{", "EOF"),
             ("", "EOF"),
-            ("{\"version\":9,\"boot\":\"\",\"at\":0,\"dropped\":0,\"records\":[]}", "version 9"),
+            ("{\"version\":9,\"boot\":\"\",\"at\":0,\"dropped\":0,\"records\":[]}", "version is 9"),
         ] {
-            std::fs::write(directory.path(), text).unwrap();
-            let (on_disk, problem) = directory.read(i64::MAX);
-            let problem = problem.expect("a problem");
-            assert!(problem.contains("records.damaged") && problem.contains(why), "{problem}");
-            assert_eq!(on_disk, StoredRecords::default());
-            assert_eq!(std::fs::read_to_string(dir.path().join(DAMAGED)).unwrap(), text);
+            fs::write(directory.path(), text).unwrap();
+            let problem = directory.read(i64::MAX).unwrap_err();
+            assert!(problem.contains("records.json.damaged") && problem.contains(why), "{problem}");
+            assert_eq!(fs::read_to_string(dir.path().join("records.json.damaged")).unwrap(), text);
             assert!(!directory.path().exists());
         }
     }

@@ -1,15 +1,15 @@
 //! The tracker's thread: waits for events of the kernel, reads directories, and reports changes of jobs.
 
-mod believed;
-mod look;
+mod job_facts;
 mod overload;
+mod trusted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,8 @@ use super::event_sender::EventSender;
 use super::events::JobEvent;
 use super::hooks::{GpuAssignment, HooksDir, gpustat};
 use super::job_table::JobTable;
-use super::layout::{DirectoryRole, JobPath, Layouts};
+use super::layout::{DirectoryRole, JobPath};
 use super::live::{DirId, DirectoryStamp, JobKey};
-use super::log_limiter::LogLimiter;
 use super::totals::TotalsFiles;
 use super::tree::DirectoryStat;
 use super::trust::{Ownership, TrustedUser};
@@ -31,7 +30,9 @@ use super::user_names::{UserLookup, UserNames};
 use super::visited::VisitedDirectories;
 use super::watch::{InotifyWatches, WatchEvent, WatchTarget};
 use super::{facts, tree};
+use crate::counters::AgentCounters;
 use crate::engine::clock;
+use crate::log_limiter::LogLimiter;
 use crate::sync::lock;
 use crate::waker::Waker;
 
@@ -50,19 +51,8 @@ const RETRY_NS: u64 = 20_000_000;
 const WHOLE_EVERY: u64 = 12;
 /// How long the first scan waits for the uids of the managers' accounts: 2 s.
 const ACCOUNTS_WAIT: Duration = Duration::from_secs(2);
-
 /// The most inotify buffers that are read before a scan that is due; the kernel's queue is shorter unless configured otherwise.
 const READS_MAX: usize = 64;
-
-/// Counts that other threads read.
-#[derive(Debug, Default)]
-pub struct TrackerCounts {
-    pub watches: AtomicU64,
-    /// Directories of jobs that are skipped now, because there are as many jobs as the bounds allow.
-    pub jobs_skipped: AtomicU64,
-    /// Directories that are not read, or not completely, because their users have too many.
-    pub directories_skipped: AtomicU64,
-}
 
 /// Commands to the thread.
 #[derive(Debug, Default)]
@@ -72,23 +62,25 @@ pub struct TrackerCommands {
 }
 
 pub struct TrackerThread {
-    roots: Roots,
-    config: TrackerConfig,
-    core: TrackerCore,
-    job_table: Arc<JobTable>,
-    outlet: EventSender,
-    names: UserNames,
-    waker: Arc<Waker>,
-    commands: Arc<Mutex<TrackerCommands>>,
-    seen_before: Option<i64>,
-    counts: Arc<TrackerCounts>,
-    trust: TrustedUser,
-    own: TrackerFiles,
+    /// Where the kernel's trees are mounted.
+    pub roots: Roots,
+    pub config: TrackerConfig,
+    pub core: TrackerCore,
+    pub job_table: Arc<JobTable>,
+    pub event_sender: EventSender,
+    pub names: UserNames,
+    pub waker: Arc<Waker>,
+    pub commands: Arc<Mutex<TrackerCommands>>,
+    /// When an agent last ran.
+    pub seen_before: Option<i64>,
+    pub counters: Arc<AgentCounters>,
+    pub trust: TrustedUser,
+    pub own: TrackerFiles,
 }
 
 /// Files and watches of the thread.
 #[derive(Default)]
-struct TrackerFiles {
+pub struct TrackerFiles {
     watches: Option<InotifyWatches>,
     files: TotalsFiles,
     hooks: Option<HooksDir>,
@@ -115,7 +107,7 @@ struct TrackerFiles {
 struct TreeScan {
     seen: BTreeSet<DirId>,
     visited: VisitedDirectories,
-    blind: Vec<DirId>,
+    unreadable: Vec<DirId>,
     /// Directories that were not read completely, because their users have too many.
     over: BTreeSet<DirId>,
     /// The number of directories found within directories of each user.
@@ -125,53 +117,28 @@ struct TreeScan {
     whole: bool,
 }
 
-/// What the thread is constructed with.
-pub struct TrackerParts {
-    /// Where the kernel's trees are mounted.
-    pub roots: Roots,
-    pub config: TrackerConfig,
-    pub core: TrackerCore,
-    pub job_table: Arc<JobTable>,
-    pub outlet: EventSender,
-    pub names: UserNames,
-    pub waker: Arc<Waker>,
-    pub commands: Arc<Mutex<TrackerCommands>>,
-    /// The time of the last run of an agent.
-    pub seen_before: Option<i64>,
-    pub counts: Arc<TrackerCounts>,
-}
-
 fn now() -> TrackerTime {
     TrackerTime { real: clock::real(), mono: clock::mono().max(0) as u64 }
 }
 
 impl TrackerThread {
-    pub fn new(parts: TrackerParts) -> Self {
-        let TrackerParts { roots, config, mut core, job_table, outlet, names, waker, commands, seen_before, counts } =
-            parts;
-        core.bound(config.bounds);
-        core.expect_epilogs(config.hooks.is_some());
-        let own = TrackerFiles { hooks: config.hooks.clone().map(HooksDir::new), ..TrackerFiles::default() };
-        let trust = TrustedUser::of_process();
-        Self { roots, config, core, job_table, outlet, names, waker, commands, seen_before, counts, trust, own }
-    }
-
     /// Runs until it is stopped.
     pub fn run(mut self) {
         let mut reads = 0;
+        self.own.hooks = self.config.hooks.clone().map(HooksDir::new);
         self.resolve_accounts();
         while !self.apply_commands() {
-            let more = self.take_some() && reads < READS_MAX;
+            let more = self.handle_events() && reads < READS_MAX;
             reads = if more { reads + 1 } else { 0 };
             // The results of a scan must not be older than the waiting events.
             if !more && (now().mono >= self.own.scan_at || self.own.overflow) {
                 self.scan();
             }
-            for key in self.core.looks_due(now()) {
-                self.look(&key);
+            for key in self.core.reads_due(now()) {
+                self.read_facts(&key);
             }
-            self.ask_names();
-            self.tell();
+            self.look_up_names();
+            self.publish();
             if !more {
                 self.wait();
             }
@@ -183,9 +150,7 @@ impl TrackerThread {
     fn apply_commands(&mut self) -> bool {
         let commands = std::mem::take(&mut *lock(&self.commands));
         if let Some(config) = commands.config {
-            self.core.configure(Layouts::new(&config, &self.own.accounts), config.rescan.ns());
-            self.core.bound(config.bounds);
-            self.core.expect_epilogs(config.hooks.is_some());
+            self.core.configure(&config, &self.own.accounts);
             if config.bounds.watches != self.config.bounds.watches {
                 self.own.watches = None;
             }
@@ -207,47 +172,47 @@ impl TrackerThread {
     /// the agent started.
     fn resolve_accounts(&mut self) {
         let deadline = Instant::now() + ACCOUNTS_WAIT;
-        while !self.ask_accounts() && Instant::now() < deadline {
+        while !self.look_up_accounts() && Instant::now() < deadline {
             self.waker.wait(deadline.saturating_duration_since(Instant::now()));
-            self.ask_names();
+            self.look_up_names();
         }
     }
 
     /// Whether all accounts are resolved.
-    fn ask_accounts(&mut self) -> bool {
+    fn look_up_accounts(&mut self) -> bool {
         let (mut all, mut changed) = (true, false);
         for name in self.config.accounts() {
             let uid = match name.parse() {
                 Ok(uid) => Some(uid),
-                Err(_) => self.names.ask(UserLookup::User(name.clone()), now().mono).map(|(uid, _)| uid),
+                Err(_) => self.names.look_up(UserLookup::User(name.clone()), now().mono).map(|(uid, _)| uid),
             };
-            all &= uid.is_some() || !self.names.is_asking(&UserLookup::User(name.clone()));
+            all &= uid.is_some() || !self.names.is_pending(&UserLookup::User(name.clone()));
             // A known uid stays while the system does not respond.
             if let Some(uid) = uid {
                 changed |= self.own.accounts.insert(name, uid) != Some(uid);
             }
         }
         if changed {
-            self.core.configure(Layouts::new(&self.config, &self.own.accounts), self.config.rescan.ns());
+            self.core.configure(&self.config, &self.own.accounts);
             self.own.scans = 0;
         }
         all
     }
 
     /// Logs a line once.
-    fn report(&mut self, line: String) {
+    fn report(&mut self, line: &str) {
         self.own.log_limiter.once(line);
     }
 
     /// Handles one buffer of events. Whether there may be more.
-    fn take_some(&mut self) -> bool {
+    fn handle_events(&mut self) -> bool {
         let mut seen = Vec::new();
         let Some(watches) = &mut self.own.watches else { return false };
         let more = match watches.read(&mut seen) {
             Ok(more) => more,
             Err(error) => {
                 self.own.watches = None;
-                self.report(format!("cannot read events of inotify: {error}; until then the rescan finds jobs"));
+                self.report(&format!("cannot read events of inotify: {error}; until then the rescan finds jobs"));
                 return false;
             }
         };
@@ -255,18 +220,18 @@ impl TrackerThread {
             match event {
                 WatchEvent::Created(dir) => {
                     let mut scan = TreeScan { renew: true, ..TreeScan::default() };
-                    if self.is_heard(self.owner_above(&dir)) {
+                    if self.admit_event(self.owner_above(&dir)) {
                         self.walk(dir, &mut scan);
                         self.own.visited.extend(scan.visited);
                     }
                 }
                 WatchEvent::Removed(dir) => {
-                    self.is_heard(self.owner_above(&dir));
-                    self.gone(&dir);
+                    self.admit_event(self.owner_above(&dir));
+                    self.remove(&dir);
                 }
                 WatchEvent::Events(key) => {
-                    if self.is_heard(self.core.job(&key).and_then(|job| job.record.uid).unwrap_or(0)) {
-                        self.look(&key);
+                    if self.admit_event(self.core.job(&key).and_then(|job| job.record.uid).unwrap_or(0)) {
+                        self.read_facts(&key);
                     }
                 }
                 WatchEvent::Hooks => self.read_hooks(),
@@ -277,17 +242,17 @@ impl TrackerThread {
         more
     }
 
-    fn gone(&mut self, dir: &DirId) {
+    fn remove(&mut self, dir: &DirId) {
         // Created again meanwhile: another event follows.
-        if let DirectoryRole::Job(found) = self.core.spot(dir) {
+        if let DirectoryRole::Job(found) = self.core.role_of(dir) {
             // The last chance, as long as other directories of the job exist.
-            self.total(&self.core.key_of(&found));
+            self.read_totals(&self.core.key_of(&found));
         }
         if let Some(watches) = &mut self.own.watches {
             watches.remove_within(dir);
         }
         self.own.visited.below(dir).iter().for_each(|dir| self.own.visited.remove(dir));
-        self.core.gone(dir, now());
+        self.core.removed(dir, now());
     }
 
     /// Walks a directory and everything below it, and watches what it finds.
@@ -295,19 +260,19 @@ impl TrackerThread {
         let Some(above) = self.above(&top) else { return };
         let uid = owner(&above);
         if self.allowance(uid, scan) == 0 {
-            return self.pass_over(top, uid, scan);
+            return self.report_incomplete(top, uid, scan);
         }
         *scan.charged.entry(uid).or_default() += 1;
         let mut stack = vec![(top, Rc::new(above))];
         while let Some((dir, above)) = stack.pop() {
             if scan.visited.len() >= DIRS_MAX {
-                scan.blind.push(DirId::new(dir.hierarchy, ""));
-                self.report(format!("more than {DIRS_MAX} directories may have jobs below; the rest is not read"));
+                scan.unreadable.push(DirId::new(dir.hierarchy, ""));
+                self.report(&format!("more than {DIRS_MAX} directories may have jobs below; the rest is not read"));
                 return;
             }
             let path = self.core.path(&dir);
-            let spot = self.core.spot(&dir);
-            let asked = match &spot {
+            let role = self.core.role_of(&dir);
+            let asked = match &role {
                 DirectoryRole::Nothing => continue,
                 DirectoryRole::Above(owners) => &owners[..],
                 DirectoryRole::Job(found) => std::slice::from_ref(&found.owners),
@@ -319,15 +284,15 @@ impl TrackerThread {
                     // It existed, however briefly, and its parents have the right owners.
                     Err(error) if is_gone(&error) => owned.push(Ownership { uid: 0, gid: 0, mode: 0, is_dir: true }),
                     Err(error) => {
-                        self.blind(&dir, &path, &error, scan);
+                        self.report_unreadable(&dir, &path, &error, scan);
                         continue;
                     }
                 }
             }
-            if !self.believes(&dir, asked, &owned, &path) {
+            if !self.has_allowed_owners(&dir, asked, &owned, &path) {
                 continue;
             }
-            let deeper = match spot {
+            let deeper = match role {
                 DirectoryRole::Job(found) => match self.take_job(&dir, &path, &found, scan) {
                     Some(deeper) => deeper && self.may_be_deeper(&found, &owned),
                     None => continue,
@@ -340,9 +305,9 @@ impl TrackerThread {
                 continue;
             }
             // Before the listing, so that later changes cause another one.
-            let looks = tree::looks(&path).ok();
-            let uid = looks.map_or(0, |looks| looks.uid);
-            scan.visited.insert(dir.clone(), looks, owner(&above));
+            let stat = tree::stat(&path).ok();
+            let uid = stat.map_or(0, |stat| stat.uid);
+            scan.visited.insert(dir.clone(), stat, owner(&above));
             // Watched first: an event reports directories that are created after the listing.
             self.watch(WatchTarget::Dir(dir.clone()), path.clone(), scan.renew);
             let owned = Rc::new(owned);
@@ -351,11 +316,11 @@ impl TrackerThread {
                     *scan.charged.entry(uid).or_default() += names.len();
                     stack.extend(names.iter().rev().map(|name| (dir.child(name), owned.clone())));
                     if is_cut {
-                        self.pass_over(dir, uid, scan);
+                        self.report_incomplete(dir, uid, scan);
                     }
                 }
                 Err(error) if is_gone(&error) => {}
-                Err(error) => self.blind(&dir, &path, &error, scan),
+                Err(error) => self.report_unreadable(&dir, &path, &error, scan),
             }
         }
     }
@@ -366,20 +331,20 @@ impl TrackerThread {
         match facts::stamp(path, at.real) {
             Ok(stamp) => {
                 let before = self.core.accounting_directories(found);
-                self.core.made(dir.clone(), found, stamp, at);
+                self.core.created(dir.clone(), found, stamp, at);
                 scan.seen.insert(dir.clone());
                 if self.core.accounting_directories(found) > before {
-                    self.total_at_once(found, path);
+                    self.read_new_totals(found, path);
                 }
             }
             Err(error) if is_gone(&error) => {
                 // It existed, however briefly: the event of its end follows.
                 let stamp = DirectoryStamp { created: at.real, ..DirectoryStamp::default() };
-                self.core.made(dir.clone(), found, stamp, at);
+                self.core.created(dir.clone(), found, stamp, at);
                 return None;
             }
             Err(error) => {
-                self.blind(dir, path, &error, scan);
+                self.report_unreadable(dir, path, &error, scan);
                 return None;
             }
         }
@@ -392,10 +357,10 @@ impl TrackerThread {
         Some(found.deeper)
     }
 
-    fn blind(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut TreeScan) {
-        scan.blind.push(dir.clone());
+    fn report_unreadable(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut TreeScan) {
+        scan.unreadable.push(dir.clone());
         // One line for each kind of problem: there can be a thousand such directories.
-        if self.own.log_limiter.is_new(format!("blind {:?}", error.raw_os_error())) {
+        if self.own.log_limiter.is_new(&format!("unreadable {:?}", error.raw_os_error())) {
             tracing::warn!("cannot find jobs in {} and perhaps others: {error}", path.display());
         }
     }
@@ -418,7 +383,7 @@ impl TrackerThread {
                     _ => error.to_string(),
                 };
                 let rescan = self.config.rescan;
-                if self.own.log_limiter.is_new(format!("watch {:?}", error.kind())) {
+                if self.own.log_limiter.is_new(&format!("watch {:?}", error.kind())) {
                     tracing::warn!(
                         "cannot watch {} and perhaps others: {why}; jobs there are found by the rescan every {rescan}",
                         path.display()
@@ -436,7 +401,7 @@ impl TrackerThread {
             || self.own.watches.is_none()
             || self.own.unwatched
             || self.own.visited.is_empty();
-        self.ask_accounts();
+        self.look_up_accounts();
         self.own.scans += 1;
         self.own.events.clear();
         if whole {
@@ -447,7 +412,7 @@ impl TrackerThread {
         self.read_hooks();
         self.read_gpus();
         self.watch_files();
-        self.core.ask_names();
+        self.core.request_lookups();
         let at = now();
         if at.mono >= self.own.refresh_at {
             self.own.refresh_at = at.mono + REFRESH_NS;
@@ -466,14 +431,14 @@ impl TrackerThread {
                 continue;
             }
             let path = self.core.path(&dir);
-            let listed = match tree::looks(&path) {
-                Ok(looks) if looks == before => continue,
-                Ok(looks) => tree::children(&path, false, self.listed_max(looks.uid)).map(|listed| (looks, listed)),
+            let listed = match tree::stat(&path) {
+                Ok(stat) if stat == before => continue,
+                Ok(stat) => tree::children(&path, false, self.listed_max(stat.uid)).map(|listed| (stat, listed)),
                 Err(error) => Err(error),
             };
             match listed {
-                Ok((looks, (names, is_cut))) => self.compare(&dir, looks, &names, is_cut),
-                Err(error) if is_gone(&error) => self.gone(&dir),
+                Ok((stat, (names, is_cut))) => self.compare(&dir, stat, &names, is_cut),
+                Err(error) if is_gone(&error) => self.remove(&dir),
                 // A whole scan will find it.
                 Err(_) => {}
             }
@@ -481,22 +446,22 @@ impl TrackerThread {
     }
 
     /// Compares a directory's listing with the known directories.
-    fn compare(&mut self, dir: &DirId, looks: DirectoryStat, names: &[String], is_cut: bool) {
+    fn compare(&mut self, dir: &DirId, stat: DirectoryStat, names: &[String], is_cut: bool) {
         let here: BTreeSet<DirId> = names.iter().map(|name| dir.child(name)).collect();
         let is_child =
             |other: &DirId| other != dir && !other.path[dir.path.len()..].trim_start_matches('/').contains('/');
         let known = self.own.visited.below(dir);
         for other in known.iter().filter(|other| is_child(other) && !here.contains(other)) {
             // A directory missing in a truncated list may exist.
-            if !is_cut || tree::looks(&self.core.path(other)).is_err_and(|error| is_gone(&error)) {
-                self.gone(other);
+            if !is_cut || tree::stat(&self.core.path(other)).is_err_and(|error| is_gone(&error)) {
+                self.remove(other);
             }
         }
         let mut scan = TreeScan { renew: true, ..TreeScan::default() };
         here.into_iter().filter(|child| !known.contains(child)).for_each(|child| self.walk(child, &mut scan));
         self.own.visited.extend(scan.visited);
         let above = self.owner_above(dir);
-        self.own.visited.insert(dir.clone(), Some(looks), above);
+        self.own.visited.insert(dir.clone(), Some(stat), above);
     }
 
     fn scan_whole(&mut self) {
@@ -506,7 +471,7 @@ impl TrackerThread {
                 Ok(watches) => self.own.watches = Some(watches),
                 Err(error) => {
                     let rescan = self.config.rescan;
-                    self.report(format!(
+                    self.report(&format!(
                         "cannot watch for jobs: {error} (see sysctl fs.inotify.max_user_instances and the limit of open files); they are found by the rescan every {rescan}"
                     ));
                 }
@@ -518,7 +483,7 @@ impl TrackerThread {
         let hierarchies = tree::hierarchies(&self.roots, &self.config.hierarchies, &mut |line| lines.push(line));
         let mut known = HashSet::new();
         let unreadable = !lines.is_empty();
-        lines.into_iter().for_each(|line| self.report(line));
+        lines.into_iter().for_each(|line| self.report(&line));
         for hierarchy in hierarchies {
             let index = self.core.hierarchy(hierarchy);
             known.insert(index);
@@ -528,18 +493,18 @@ impl TrackerThread {
             // All directories within those that cannot be read now.
             let lost: Vec<DirId> =
                 self.core.hierarchy_roots().filter(|root| !known.contains(&root.hierarchy)).collect();
-            scan.blind.extend(lost);
+            scan.unreadable.extend(lost);
         }
         self.report_skipped(&mut scan);
         let at = now();
-        self.core.scanned(&scan.seen, &scan.blind, at);
-        if let Some(seen) = self.seen_before.filter(|_| scan.blind.is_empty()) {
+        self.core.scanned(&scan.seen, &scan.unreadable, at);
+        if let Some(seen) = self.seen_before.filter(|_| scan.unreadable.is_empty()) {
             self.seen_before = None;
             self.core.close_lost_steps(seen, at);
         }
-        self.own.visited.retain(|dir| scan.blind.iter().any(|blind| dir.is_within(blind)));
+        self.own.visited.retain(|dir| scan.unreadable.iter().any(|unreadable| dir.is_within(unreadable)));
         self.own.visited.extend(std::mem::take(&mut scan.visited));
-        self.counts.directories_skipped.store(scan.over.len() as u64, Ordering::Relaxed);
+        self.counters.directories_skipped.store(scan.over.len() as u64, Ordering::Relaxed);
         self.forget_watches();
     }
 
@@ -581,9 +546,9 @@ impl TrackerThread {
             if hook.ended {
                 dir.remove(&hook.manager, &hook.job, hook.also.as_deref(), &mut |line| lines.push(line));
             }
-            self.core.hook(hook, at);
+            self.core.apply_hook(hook, at);
         }
-        lines.into_iter().for_each(|line| self.report(line));
+        lines.into_iter().for_each(|line| self.report(&line));
     }
 
     fn read_gpus(&mut self) {
@@ -593,22 +558,22 @@ impl TrackerThread {
         }
         self.own.gpus = gpus;
         let keys: Vec<JobKey> = self.core.jobs().map(|(key, _)| key.clone()).collect();
-        keys.iter().for_each(|key| self.look(key));
+        keys.iter().for_each(|key| self.read_facts(key));
     }
 
-    fn ask_names(&mut self) {
+    fn look_up_names(&mut self) {
         let at = now();
-        for (of, uid, user) in self.names.answers(at.mono) {
-            self.core.named(&of, uid, &user, at);
+        for (of, uid, user) in self.names.results(at.mono) {
+            self.core.apply_name(&of, uid, &user, at);
         }
-        for of in self.core.names_wanted() {
-            if let Some((uid, user)) = self.names.ask(of.clone(), at.mono) {
-                self.core.named(&of, uid, &user, at);
+        for of in self.core.take_lookups() {
+            if let Some((uid, user)) = self.names.look_up(of.clone(), at.mono) {
+                self.core.apply_name(&of, uid, &user, at);
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn publish(&mut self) {
         if self.core.has_begun() {
             self.read_first_hooks();
         }
@@ -619,7 +584,7 @@ impl TrackerThread {
                 if let Some(hooks) = &mut self.own.hooks {
                     let log_limiter = &mut self.own.log_limiter;
                     hooks.remove(&record.manager, &record.job, record.also.as_deref(), &mut |line| {
-                        log_limiter.once(line)
+                        log_limiter.once(&line)
                     });
                 }
             }
@@ -632,15 +597,15 @@ impl TrackerThread {
             }
         }
         self.job_table.put(written);
-        if !events.is_empty() || self.outlet.is_full() {
-            self.outlet.send(events);
+        if !events.is_empty() || self.event_sender.is_full() {
+            self.event_sender.send(events);
         }
     }
 
     fn wait(&mut self) {
         let at = now().mono;
         let mut until = self.core.next().unwrap_or(u64::MAX).min(self.own.scan_at);
-        if self.outlet.is_full() {
+        if self.event_sender.is_full() {
             until = until.min(at + RETRY_NS);
         }
         // Rounded up: a wait that ends early would be repeated at once.

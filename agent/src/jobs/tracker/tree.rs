@@ -82,7 +82,7 @@ pub struct DirectoryStat {
 }
 
 /// Reads the [`DirectoryStat`] of a directory.
-pub fn looks(dir: &Path) -> io::Result<DirectoryStat> {
+pub fn stat(dir: &Path) -> io::Result<DirectoryStat> {
     let meta = fs::metadata(dir)?;
     let modified = (meta.mtime(), meta.mtime_nsec());
     Ok(DirectoryStat { links: meta.nlink(), modified, inode: meta.ino(), uid: meta.uid() })

@@ -10,7 +10,7 @@ use crate::waker::Waker;
 /// The most lookups that wait; further ones are repeated at the next rescan.
 const WAITING_MAX: usize = 256;
 /// The most cached results.
-const KEPT_MAX: usize = 4096;
+const CACHED_MAX: usize = 4096;
 /// How long a result is valid: 1 h, and 1 min if there is no such user.
 const GOOD_NS: u64 = 3_600_000_000_000;
 const NONE_NS: u64 = 60_000_000_000;
@@ -32,38 +32,38 @@ pub enum UserLookup {
 pub struct UserNames {
     to: SyncSender<UserLookup>,
     from: Receiver<(UserLookup, UserEntry)>,
-    kept: HashMap<UserLookup, (UserEntry, u64)>,
-    asked: HashSet<UserLookup>,
+    cached: HashMap<UserLookup, (UserEntry, u64)>,
+    pending: HashSet<UserLookup>,
 }
 
 impl UserNames {
     /// Starts the thread; `waker` is woken for each result. The thread ends after this is dropped and its lookups are done; nobody waits for it.
     pub fn start(waker: Arc<Waker>) -> std::io::Result<Self> {
-        let (to, questions) = sync_channel::<UserLookup>(WAITING_MAX);
-        let (answers, from) = channel();
+        let (to, lookups) = sync_channel::<UserLookup>(WAITING_MAX);
+        let (results, from) = channel();
         std::thread::Builder::new().name("names".to_owned()).spawn(move || {
-            for question in questions {
-                let user = look_up(&question);
+            for lookup in lookups {
+                let user = look_up(&lookup);
                 // Bounded by the number of lookups.
-                if answers.send((question, user)).is_err() {
+                if results.send((lookup, user)).is_err() {
                     return;
                 }
                 waker.wake();
             }
         })?;
-        Ok(Self { to, from, kept: HashMap::new(), asked: HashSet::new() })
+        Ok(Self { to, from, cached: HashMap::new(), pending: HashSet::new() })
     }
 
-    /// The cached result; otherwise it is looked up and comes out of [`UserNames::answers`].
-    pub fn ask(&mut self, of: UserLookup, mono: u64) -> UserEntry {
-        if let Some((user, until)) = self.kept.get(&of)
+    /// The cached result; otherwise it is looked up and comes out of [`UserNames::results`].
+    pub fn look_up(&mut self, of: UserLookup, mono: u64) -> UserEntry {
+        if let Some((user, until)) = self.cached.get(&of)
             && mono < *until
         {
             return user.clone();
         }
-        if !self.asked.contains(&of) {
+        if !self.pending.contains(&of) {
             match self.to.try_send(of.clone()) {
-                Ok(()) => _ = self.asked.insert(of),
+                Ok(()) => _ = self.pending.insert(of),
                 Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
             }
         }
@@ -71,20 +71,20 @@ impl UserNames {
     }
 
     /// Whether a result is still missing.
-    pub fn is_asking(&self, of: &UserLookup) -> bool {
-        self.asked.contains(of)
+    pub fn is_pending(&self, of: &UserLookup) -> bool {
+        self.pending.contains(of)
     }
 
     /// The results since the last call.
-    pub fn answers(&mut self, mono: u64) -> Vec<(UserLookup, u32, String)> {
+    pub fn results(&mut self, mono: u64) -> Vec<(UserLookup, u32, String)> {
         let mut found = Vec::new();
         while let Ok((of, user)) = self.from.try_recv() {
-            self.asked.remove(&of);
-            if self.kept.len() >= KEPT_MAX {
-                self.kept.clear();
+            self.pending.remove(&of);
+            if self.cached.len() >= CACHED_MAX {
+                self.cached.clear();
             }
             let until = mono + if user.is_some() { GOOD_NS } else { NONE_NS };
-            self.kept.insert(of.clone(), (user.clone(), until));
+            self.cached.insert(of.clone(), (user.clone(), until));
             if let Some((uid, name)) = user {
                 found.push((of, uid, name));
             }
@@ -135,20 +135,20 @@ mod tests {
         let mut names = UserNames::start(waker.clone()).unwrap();
         let nobody = UserLookup::User("no such user, surely".to_owned());
         for of in [UserLookup::Uid(0), UserLookup::User("root".to_owned()), nobody.clone()] {
-            assert_eq!(names.ask(of.clone(), 0), None);
-            assert_eq!(names.ask(of, 0), None);
+            assert_eq!(names.look_up(of.clone(), 0), None);
+            assert_eq!(names.look_up(of, 0), None);
         }
         let mut found = Vec::new();
-        while !names.asked.is_empty() {
+        while !names.pending.is_empty() {
             waker.wait(Duration::from_secs(60));
-            found.extend(names.answers(0));
+            found.extend(names.results(0));
         }
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found.iter().all(|(_, uid, name)| (*uid, name.as_str()) == (0, "root")));
-        assert_eq!(names.ask(UserLookup::Uid(0), 1), Some((0, "root".to_owned())));
-        assert_eq!(names.ask(nobody.clone(), 1), None);
-        assert!(names.asked.is_empty(), "that there is none is known too");
-        assert_eq!(names.ask(nobody, NONE_NS), None);
-        assert_eq!(names.asked.len(), 1, "for a while");
+        assert_eq!(names.look_up(UserLookup::Uid(0), 1), Some((0, "root".to_owned())));
+        assert_eq!(names.look_up(nobody.clone(), 1), None);
+        assert!(names.pending.is_empty(), "that there is none is known too");
+        assert_eq!(names.look_up(nobody, NONE_NS), None);
+        assert_eq!(names.pending.len(), 1, "for a while");
     }
 }

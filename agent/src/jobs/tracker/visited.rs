@@ -22,9 +22,9 @@ impl VisitedDirectories {
     }
 
     /// Adds a directory: its state if others can be below it, and the owner of its parent.
-    pub fn insert(&mut self, dir: DirId, looks: Option<DirectoryStat>, above: u32) {
+    pub fn insert(&mut self, dir: DirId, stat: Option<DirectoryStat>, above: u32) {
         self.remove(&dir);
-        self.dirs.insert(dir, (looks, above));
+        self.dirs.insert(dir, (stat, above));
         *self.charged.entry(above).or_default() += 1;
     }
 
@@ -46,14 +46,14 @@ impl VisitedDirectories {
 
     /// Moves all of another into this one.
     pub fn extend(&mut self, other: VisitedDirectories) {
-        for (dir, (looks, above)) in other.dirs {
-            self.insert(dir, looks, above);
+        for (dir, (stat, above)) in other.dirs {
+            self.insert(dir, stat, above);
         }
     }
 
     /// The directories that can have others below them, with their state.
     pub fn above_others(&self) -> Vec<(DirId, DirectoryStat)> {
-        self.dirs.iter().filter_map(|(dir, (looks, _))| Some((dir.clone(), (*looks)?))).collect()
+        self.dirs.iter().filter_map(|(dir, (stat, _))| Some((dir.clone(), (*stat)?))).collect()
     }
 
     /// Those within a directory, including itself.
@@ -75,7 +75,7 @@ impl VisitedDirectories {
 
     /// The owner of a directory, if it was visited and can have others below it; otherwise root.
     pub fn owner(&self, dir: &DirId) -> u32 {
-        self.dirs.get(dir).and_then(|(looks, _)| *looks).map_or(0, |looks| looks.uid)
+        self.dirs.get(dir).and_then(|(stat, _)| *stat).map_or(0, |stat| stat.uid)
     }
 }
 
@@ -86,15 +86,15 @@ mod tests {
     #[test]
     fn each_is_charged_once_and_to_the_owner_above() {
         let dir = |path: &str| DirId::new(0, path);
-        let looks = |uid| {
-            let mut looks = DirectoryStat::default();
-            looks.uid = uid;
-            Some(looks)
+        let stat = |uid| {
+            let mut stat = DirectoryStat::default();
+            stat.uid = uid;
+            Some(stat)
         };
         let mut visited = VisitedDirectories::default();
-        visited.insert(dir("user"), looks(1000), 0);
+        visited.insert(dir("user"), stat(1000), 0);
         for _ in 0..2 {
-            visited.insert(dir("user/a"), looks(1000), 1000);
+            visited.insert(dir("user/a"), stat(1000), 1000);
             visited.insert(dir("user/a/b"), None, 1000);
         }
         assert_eq!((visited.charged_to(1000), visited.charged_to(0), visited.len()), (2, 1, 3));

@@ -49,7 +49,7 @@ fn events_of_the_whole_node_are_not_available_for_a_job() {
     let machine = Machine::new();
     rapl(&machine);
     let (sets, reports) =
-        metric_sets(&mut machine.jobs("events = [\"power/energy-pkg/\", \"page-faults\"]"), &machine.place());
+        metric_sets(&mut machine.jobs("events = [\"power/energy-pkg/\", \"page-faults\"]"), &machine.cgroups());
     assert_eq!(sets.keys().collect::<Vec<_>>(), ["software"]);
     assert!(reports[0].contains("power/energy-pkg/ counts all") && reports[0].contains("node_events"), "{reports:?}");
 }
@@ -106,9 +106,9 @@ fn fields_set_their_bits() {
     let open = |event: &str| {
         machine.kernel.state().events.clear();
         let mut jobs = machine.jobs(&format!("events = [\"{event}\"]"));
-        let (made, reports) = metric_sets(&mut jobs, &machine.place());
+        let (made, reports) = metric_sets(&mut jobs, &machine.cgroups());
         let attr = machine.kernel.state().events.values().next().map(|event| event.attr);
-        jobs.forget(&machine.place());
+        jobs.forget(&machine.cgroups());
         drop(made);
         (attr.map(|attr| (attr.kind, attr.config, attr.config1, attr.config2)), reports)
     };
@@ -138,7 +138,7 @@ fn fields_set_their_bits() {
 fn tracepoints_are_looked_up_in_tracefs() {
     let machine = Machine::new();
     let keys = "events = [\"sched:sched_switch\", \"page-faults\"]";
-    let (sets, reports) = metric_sets(&mut machine.jobs(keys), &machine.place());
+    let (sets, reports) = metric_sets(&mut machine.jobs(keys), &machine.cgroups());
     assert_eq!(names(&sets["software"].sensors), ["perf/page-faults"]);
     assert!(
         reports[0].contains("sched:sched_switch is left out") && reports[0].contains("mount -t tracefs"),
@@ -146,7 +146,7 @@ fn tracepoints_are_looked_up_in_tracefs() {
     );
     drop(sets);
     machine.write("sys/kernel/debug/tracing/events/sched/sched_switch/id", "316\n");
-    let (sets, reports) = metric_sets(&mut machine.jobs(keys), &machine.place());
+    let (sets, reports) = metric_sets(&mut machine.jobs(keys), &machine.cgroups());
     assert_eq!(
         (names(&sets["software"].sensors), reports.len()),
         (vec!["perf/sched:sched_switch", "perf/page-faults"], 0)
@@ -154,7 +154,8 @@ fn tracepoints_are_looked_up_in_tracefs() {
     let kinds: Vec<(u32, u64)> =
         machine.kernel.state().events.values().map(|event| (event.attr.kind, event.attr.config)).collect();
     assert_eq!(kinds, [(2, 316), (1, 2), (2, 316), (1, 2)]);
-    let (_, reports) = metric_sets(&mut machine.jobs("events = [\"sched:sched_swich\", \"shed:x\"]"), &machine.place());
+    let (_, reports) =
+        metric_sets(&mut machine.jobs("events = [\"sched:sched_swich\", \"shed:x\"]"), &machine.cgroups());
     assert!(reports[0].contains("unknown tracepoint `sched_swich`; did you mean `sched_switch`?"), "{reports:?}");
     assert!(reports[1].contains("unknown subsystem `shed`; did you mean `sched`?"), "{reports:?}");
 }

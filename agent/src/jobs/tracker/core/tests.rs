@@ -1,4 +1,3 @@
-use wholegrain_model::Interval;
 use wholegrain_model::job::STEPS_MAX;
 
 use super::*;
@@ -16,28 +15,18 @@ struct Sim {
     /// All existing directories of jobs with their facts.
     tree: BTreeMap<DirId, DirectoryStamp>,
     events: Vec<String>,
-    written: Vec<JobRecord>,
+    updates: Vec<JobRecord>,
 }
 
 impl Sim {
-    fn new(kept: Vec<EarlierRecord>) -> Self {
+    fn new(earlier: Vec<EarlierRecord>) -> Self {
         let config = TrackerConfig {
-            rescan: Interval::from_s(5),
             managers: ["slurm", "oar", "pbs", "systemd"].map(str::to_owned).to_vec(),
-            patterns: Vec::new(),
             units: vec!["run-*.scope".to_owned()],
-            hierarchies: Vec::new(),
-            hooks: None,
-            gpustat: None,
-            flux_user: String::new(),
-            oar_user: String::new(),
-            pbs_prefixes: crate::jobs::tracker::default_pbs_prefixes(),
-            slurm_slices: crate::jobs::tracker::default_slurm_slices(),
-            slurm_nodes: vec!["*".to_owned()],
-            bounds: Default::default(),
+            ..TrackerConfig::default()
         };
         let node = NodeFacts { name: "n1".to_owned(), prefix: "/n1".to_owned() };
-        let mut core = TrackerCore::new(Layouts::new(&config, &BTreeMap::new()), 5 * S, node, kept);
+        let mut core = TrackerCore::new(&config, node, earlier);
         for (number, name) in ["cpuacct", "memory", "freezer", "pids"].into_iter().enumerate() {
             let root = PathBuf::from("/cg").join(name);
             let controllers = vec![name.to_owned()];
@@ -48,7 +37,7 @@ impl Sim {
             version: CgroupVersion::V2,
             controllers: Vec::new(),
         });
-        let mut sim = Self { core, mono: 1, inode: 100, tree: BTreeMap::new(), events: vec![], written: vec![] };
+        let mut sim = Self { core, mono: 1, inode: 100, tree: BTreeMap::new(), events: vec![], updates: vec![] };
         sim.flush();
         sim
     }
@@ -58,7 +47,7 @@ impl Sim {
     }
 
     fn flush(&mut self) {
-        let (events, written) = self.core.flush(self.now());
+        let (events, updates) = self.core.flush(self.now());
         for event in events {
             let (what, job) = match &event {
                 JobEvent::Began(job) => ("began", job),
@@ -67,7 +56,7 @@ impl Sim {
             };
             self.events.push(format!("{what} {}", job.record.level));
         }
-        self.written.extend(written.into_iter().map(|written| written.record));
+        self.updates.extend(updates.into_iter().map(|updates| updates.record));
     }
 
     fn wait(&mut self, ns: u64) {
@@ -81,10 +70,10 @@ impl Sim {
         self.inode += 1;
         let dir = DirId::new(hierarchy, path);
         let stamp = DirectoryStamp { created: self.now().real, is_birth: false, inode: self.inode };
-        if let DirectoryRole::Job(found) = self.core.spot(&dir) {
+        if let DirectoryRole::Job(found) = self.core.role_of(&dir) {
             self.tree.insert(dir.clone(), stamp);
             if announced {
-                self.core.made(dir, &found, stamp, self.now());
+                self.core.created(dir, &found, stamp, self.now());
             }
         }
     }
@@ -94,15 +83,15 @@ impl Sim {
         let dir = DirId::new(hierarchy, path);
         self.tree.retain(|other, _| !other.is_within(&dir));
         if announced {
-            self.core.gone(&dir, self.now());
+            self.core.removed(&dir, self.now());
         }
     }
 
     fn scan(&mut self) {
         let now = self.now();
         for (dir, stamp) in &self.tree {
-            if let DirectoryRole::Job(found) = self.core.spot(dir) {
-                self.core.made(dir.clone(), &found, *stamp, now);
+            if let DirectoryRole::Job(found) = self.core.role_of(dir) {
+                self.core.created(dir.clone(), &found, *stamp, now);
             }
         }
         self.core.scanned(&self.tree.keys().cloned().collect(), &[], now);
@@ -116,7 +105,7 @@ impl Sim {
     }
 
     fn last(&self) -> &JobRecord {
-        self.written.last().expect("a record")
+        self.updates.last().expect("a record")
     }
 }
 
@@ -187,7 +176,7 @@ fn what_inotify_lost_a_scan_repairs() {
     }
     sim.scan();
     sim.announced(&["ended 42", "began 42"]);
-    let froms: BTreeSet<i64> = sim.written.iter().map(|record| record.from).collect();
+    let froms: BTreeSet<i64> = sim.updates.iter().map(|record| record.from).collect();
     assert_eq!(froms.len(), 2);
     // An unreadable directory is not removed.
     let seen = BTreeSet::new();
@@ -250,13 +239,13 @@ fn old_news_of_a_directory_that_is_known_is_no_second_job() {
     sim.make(0, JOB, true);
     sim.announced(&["began 42"]);
     // A scan found it first; it no longer exists when the event of its creation arrives.
-    let DirectoryRole::Job(found) = sim.core.spot(&DirId::new(0, JOB)) else { panic!() };
+    let DirectoryRole::Job(found) = sim.core.role_of(&DirId::new(0, JOB)) else { panic!() };
     let gone = DirectoryStamp { created: sim.now().real, ..DirectoryStamp::default() };
-    sim.core.made(DirId::new(0, JOB), &found, gone, sim.now());
+    sim.core.created(DirId::new(0, JOB), &found, gone, sim.now());
     sim.announced(&[]);
     sim.remove(0, JOB, true);
     sim.announced(&["ended 42"]);
-    assert_eq!(sim.written.iter().map(|record| record.from).collect::<BTreeSet<_>>().len(), 1);
+    assert_eq!(sim.updates.iter().map(|record| record.from).collect::<BTreeSet<_>>().len(), 1);
 }
 
 #[test]
@@ -287,7 +276,7 @@ fn steps_come_and_go_with_bounds() {
     let record = sim.last();
     assert_eq!((record.steps.len(), record.steps_dropped), (STEPS_MAX, 2001 - STEPS_MAX as u64));
     assert!(record.steps.iter().all(|step| step.to.is_some()));
-    assert!(sim.written.len() < 10, "a thousand steps are few records: {}", sim.written.len());
+    assert!(sim.updates.len() < 10, "a thousand steps are few records: {}", sim.updates.len());
     assert!(serde_json::to_vec(record).unwrap().len() < wholegrain_model::job::JOB_RECORD_BYTES_MAX);
 }
 
@@ -299,8 +288,8 @@ fn looks_double_their_pause_and_at_what_is_empty_are_a_second_apart() {
         let begin = sim.mono;
         let mut ages = Vec::new();
         while sim.mono < begin + 20 * S {
-            for key in sim.core.looks_due(sim.now()) {
-                sim.core.learn(&key, JobFacts { has_processes, ..JobFacts::default() }, sim.now());
+            for key in sim.core.reads_due(sim.now()) {
+                sim.core.apply_facts(&key, JobFacts { has_processes, ..JobFacts::default() }, sim.now());
                 ages.push((sim.mono - begin) / 1_000_000);
             }
             sim.mono += 1_000_000;
@@ -319,8 +308,8 @@ fn totals_travel_with_the_end_and_say_when_they_were_whole() {
     sim.make(0, JOB, true);
     sim.announced(&["began 42"]);
     let key = sim.core.jobs().next().unwrap().0.clone();
-    sim.core.total(&key, &TotalsByMetric::from([("cpu/usage", 1.0), ("memory/peak", 9.0)]), 77);
-    sim.core.total(&key, &TotalsByMetric::from([("memory/peak", 5.0)]), 88);
+    sim.core.apply_totals(&key, &TotalsByMetric::from([("cpu/usage", 1.0), ("memory/peak", 9.0)]), 77);
+    sim.core.apply_totals(&key, &TotalsByMetric::from([("memory/peak", 5.0)]), 88);
     sim.wait(S);
     sim.announced(&[]);
     sim.remove(0, JOB, true);
@@ -339,8 +328,8 @@ fn the_agent_was_away() {
     sim.make(0, "slurm/uid_1000/job_44", true);
     sim.wait(2 * S);
     let seen = sim.now().real;
-    let running = sim.core.running().into_iter().map(|written| written.record);
-    let kept: Vec<EarlierRecord> = running
+    let running = sim.core.running().into_iter().map(|updates| updates.record);
+    let earlier: Vec<EarlierRecord> = running
         .map(|record| EarlierRecord {
             dirs: if record.job == "43" { vec![] } else { vec![("/gone".into(), 1)] },
             record,
@@ -348,9 +337,9 @@ fn the_agent_was_away() {
         })
         .collect();
     let before: BTreeMap<String, JobRecord> =
-        kept.iter().map(|kept| (kept.record.job.clone(), kept.record.clone())).collect();
+        earlier.iter().map(|earlier| (earlier.record.job.clone(), earlier.record.clone())).collect();
     let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
-    let mut sim = Sim::new(kept);
+    let mut sim = Sim::new(earlier);
     (sim.tree, sim.mono, sim.inode) = (tree, mono + 60 * S, 1000);
     // The second job has ended, and its id runs again; the third ends between the read of its directory and the scan.
     sim.remove(0, "slurm/uid_1000/job_43", false);
@@ -361,7 +350,7 @@ fn the_agent_was_away() {
     sim.core.close_lost_steps(seen, sim.now());
     sim.announced(&["began 42", "began 43"]);
     sim.wait(STEPS_DELAY_NS);
-    let of = |job: &str| -> Vec<JobRecord> { sim.written.iter().filter(|record| record.job == job).cloned().collect() };
+    let of = |job: &str| -> Vec<JobRecord> { sim.updates.iter().filter(|record| record.job == job).cloned().collect() };
     let first = of("42").pop().unwrap();
     assert_eq!((first.from, first.end_unseen, first.to), (before["42"].from, false, None));
     assert!(first.revision > before["42"].revision);
@@ -377,31 +366,31 @@ fn the_agent_was_away() {
 fn hooks_before_while_and_after() {
     let hook = |text: &str| Hook::parse(&format!("manager=slurm\njob=42\n{text}")).unwrap();
     let mut sim = Sim::new(vec![]);
-    sim.core.hook(hook("name=first\n"), sim.now());
-    sim.core.hook(hook("name=a job\ndevices=gpu/1,gpu/0\n"), sim.now());
+    sim.core.apply_hook(hook("name=first\n"), sim.now());
+    sim.core.apply_hook(hook("name=a job\ndevices=gpu/1,gpu/0\n"), sim.now());
     sim.make(0, JOB, true);
     sim.announced(&["began 42"]);
     assert_eq!(sim.last().name.as_deref(), Some("a job"));
     assert_eq!(sim.last().devices, ["gpu/0", "gpu/1"]);
-    sim.core.hook(hook("partition=debug\n"), sim.now());
-    sim.core.hook(hook("partition=debug\n"), sim.now());
+    sim.core.apply_hook(hook("partition=debug\n"), sim.now());
+    sim.core.apply_hook(hook("partition=debug\n"), sim.now());
     sim.wait(CHANGE_DELAY_NS);
     sim.announced(&["changed 42"]);
     sim.remove(0, JOB, true);
     sim.announced(&["ended 42"]);
     let revision = sim.last().revision;
-    sim.core.hook(hook("account=lab\nended=1\n"), sim.now());
+    sim.core.apply_hook(hook("account=lab\nended=1\n"), sim.now());
     sim.announced(&[]);
     let last = sim.last();
     assert_eq!((last.account.as_deref(), last.partition.as_deref()), (Some("lab"), Some("debug")));
     assert!(last.to.is_some() && last.revision == revision + 1);
-    let written = sim.written.len();
+    let updates = sim.updates.len();
     sim.wait(ended::EPILOG_NS + S);
-    sim.core.hook(hook("account=late\nended=1\n"), sim.now());
+    sim.core.apply_hook(hook("account=late\nended=1\n"), sim.now());
     sim.flush();
-    assert_eq!(sim.written.len(), written, "by then its record is final");
+    assert_eq!(sim.updates.len(), updates, "by then its record is final");
     for job in 0..HOOKS_MAX + 10 {
-        sim.core.hook(Hook { manager: "slurm".into(), job: job.to_string(), ..Hook::default() }, sim.now());
+        sim.core.apply_hook(Hook { manager: "slurm".into(), job: job.to_string(), ..Hook::default() }, sim.now());
     }
     assert_eq!(sim.core.hooks.len(), HOOKS_MAX);
 }
@@ -415,12 +404,12 @@ fn levels_are_each_jobs_own() {
     sim.make(0, "pbs_jobs.service/jobid/42", true);
     sim.make(0, "pbs_jobs.service/jobid/4 2", true);
     sim.announced(&["began 42", "began 42-oar", "began 42-n2", "began 42-pbs", "began 4_2-2c083311"]);
-    assert_eq!(sim.core.names_wanted(), BTreeSet::from([UserLookup::Uid(1000), UserLookup::User("alice".to_owned())]));
-    sim.core.named(&UserLookup::User("alice".to_owned()), 1001, "alice", sim.now());
-    sim.core.named(&UserLookup::Uid(1000), 1000, "bob", sim.now());
+    assert_eq!(sim.core.take_lookups(), BTreeSet::from([UserLookup::Uid(1000), UserLookup::User("alice".to_owned())]));
+    sim.core.apply_name(&UserLookup::User("alice".to_owned()), 1001, "alice", sim.now());
+    sim.core.apply_name(&UserLookup::Uid(1000), 1000, "bob", sim.now());
     sim.wait(CHANGE_DELAY_NS);
     let of = |level: &str| {
-        let record = sim.written.iter().rfind(|record| record.level == level);
+        let record = sim.updates.iter().rfind(|record| record.level == level);
         record.map(|record| (record.uid, record.user.as_deref()))
     };
     assert_eq!(of("42-oar"), Some((Some(1001), Some("alice"))));
@@ -434,7 +423,7 @@ fn levels_are_each_jobs_own() {
 #[test]
 fn jobs_beyond_the_bound_are_counted() {
     let mut sim = Sim::new(vec![]);
-    sim.core.bound(JobBounds { jobs: 5, jobs_per_user: 3, ..JobBounds::default() });
+    sim.core.bounds = JobBounds { jobs: 5, jobs_per_user: 3, ..JobBounds::default() };
     for job in 0..5 {
         sim.make(0, &format!("slurm/uid_1/job_{job}"), true);
     }
@@ -455,14 +444,14 @@ fn root_is_believed_late() {
     sim.make(4, "system.slice/slurmstepd.scope/job_7", true);
     let key = sim.core.jobs().next().unwrap().0.clone();
     let facts = |uid| JobFacts { uid: Some(uid), cpus: Some("0-1".to_owned()), ..JobFacts::default() };
-    sim.core.learn(&key, facts(0), sim.now());
+    sim.core.apply_facts(&key, facts(0), sim.now());
     assert_eq!(sim.core.job(&key).unwrap().record.uid, None);
     sim.mono += 2 * S;
-    sim.core.learn(&key, facts(0), sim.now());
+    sim.core.apply_facts(&key, facts(0), sim.now());
     assert_eq!(sim.core.job(&key).unwrap().record.uid, Some(0));
-    sim.core.learn(&key, facts(1000), sim.now());
-    sim.core.learn(&key, facts(1001), sim.now());
-    sim.core.learn(&key, facts(0), sim.now());
+    sim.core.apply_facts(&key, facts(1000), sim.now());
+    sim.core.apply_facts(&key, facts(1001), sim.now());
+    sim.core.apply_facts(&key, facts(0), sim.now());
     let job = sim.core.job(&key).unwrap();
     assert_eq!((job.record.uid, job.cgroups.uid, &job.cgroups.cpus[..]), (Some(1000), Some(1000), &[0, 1][..]));
 }
@@ -517,7 +506,7 @@ fn any_order_of_events_and_losses() {
         // Remaining directories of ended jobs are no jobs; accounting ones are.
         let accounting = |dir: &DirId| dir.hierarchy != 2 && dir.path.matches('/').count() == 2;
         for (dir, stamp) in sim.tree.iter().filter(|(dir, _)| accounting(dir)) {
-            let DirectoryRole::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
+            let DirectoryRole::Job(found) = sim.core.role_of(dir) else { panic!("{dir:?}") };
             let live = sim.core.job(&JobKey::of(&found)).unwrap_or_else(|| panic!("{dir:?} is no job's"));
             let known = live.dirs.iter().find(|(known, _)| *known == dir).map(|(_, known)| known);
             let is_known = known.is_some_and(|known| known.inode == stamp.inode || known.inode == 0 && !is_second);
@@ -528,7 +517,7 @@ fn any_order_of_events_and_losses() {
     sim.tree.clear();
     sim.scan();
     announced.append(&mut sim.events);
-    assert_eq!((sim.core.jobs().count(), sim.core.leftovers.len(), sim.core.looks.len()), (0, 0, 0));
+    assert_eq!((sim.core.jobs().count(), sim.core.leftovers.len(), sim.core.reads.len()), (0, 0, 0));
     assert!(sim.core.changed.is_empty() && sim.core.levels.is_empty() && sim.core.begun.is_empty());
     let mut running = BTreeSet::new();
     for event in &announced {
@@ -541,7 +530,7 @@ fn any_order_of_events_and_losses() {
     }
     assert!(running.is_empty() && announced.len() > 100, "{running:?} {}", announced.len());
     let mut last: BTreeMap<(String, i64), &JobRecord> = BTreeMap::new();
-    for record in &sim.written {
+    for record in &sim.updates {
         if let Some(before) = last.insert((record.job.clone(), record.from), record) {
             assert!(record.revision > before.revision && before.to.is_none_or(|to| record.to == Some(to)));
         }
@@ -558,25 +547,25 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
         sim.make(hierarchy, second, true);
         sim.announced(&[&format!("began {}", levels[0]), &format!("began {}", levels[1])]);
         let announced: Vec<(&str, &str)> =
-            sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
+            sim.updates.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
         assert_eq!(announced, [(levels[0], owners[0]), (levels[1], owners[1])]);
-        assert!(!sim.written[0].is_same(&JobRecord { from: sim.written[0].from, ..sim.written[1].clone() }));
+        assert!(!sim.updates[0].is_same(&JobRecord { from: sim.updates[0].from, ..sim.updates[1].clone() }));
         // An agent that starts again and finds them in the other order.
         let seen = sim.now().real;
-        let kept = sim
+        let earlier = sim
             .core
             .running()
             .into_iter()
             .map(|RecordUpdate { record, dirs }| EarlierRecord { record, dirs, seen })
             .collect();
         let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
-        let mut sim = Sim::new(kept);
+        let mut sim = Sim::new(earlier);
         (sim.tree, sim.mono, sim.inode) = (tree, mono + S, 1000);
         let order: Vec<(DirId, DirectoryStamp)> =
             sim.tree.iter().map(|(dir, stamp)| (dir.clone(), *stamp)).rev().collect();
         for (dir, stamp) in order {
-            let DirectoryRole::Job(found) = sim.core.spot(&dir) else { panic!("{dir:?}") };
-            sim.core.made(dir, &found, stamp, sim.now());
+            let DirectoryRole::Job(found) = sim.core.role_of(&dir) else { panic!("{dir:?}") };
+            sim.core.created(dir, &found, stamp, sim.now());
         }
         sim.scan();
         let began: BTreeSet<String> = std::mem::take(&mut sim.events).into_iter().collect();
@@ -586,7 +575,7 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
             "nothing ended or began again"
         );
         let again: BTreeMap<&str, &str> =
-            sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
+            sim.updates.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
         assert_eq!(
             again,
             BTreeMap::from([(levels[0], owners[0]), (levels[1], owners[1])]),
@@ -643,15 +632,15 @@ fn one_id_of_two_users() {
 #[test]
 fn a_hook_is_of_its_own_users_job_alone() {
     let mut sim = Sim::new(vec![]);
-    sim.core.hook(Hook::parse("manager=slurm\njob=42\nuid=1001\nname=second\n").unwrap(), sim.now());
-    sim.core.hook(Hook::parse("manager=slurm\njob=42\nuid=1000\nname=first\n").unwrap(), sim.now());
+    sim.core.apply_hook(Hook::parse("manager=slurm\njob=42\nuid=1001\nname=second\n").unwrap(), sim.now());
+    sim.core.apply_hook(Hook::parse("manager=slurm\njob=42\nuid=1000\nname=first\n").unwrap(), sim.now());
     sim.make(0, JOB, true);
     sim.flush();
     assert_eq!(sim.last().name.as_deref(), Some("first"));
     sim.make(0, "slurm/uid_1001/job_42", true);
     sim.flush();
     assert_eq!((sim.last().uid, sim.last().name.as_deref()), (Some(1001), Some("second")));
-    sim.core.hook(Hook::parse("manager=slurm\njob=42\nuid=1000\naccount=lab\n").unwrap(), sim.now());
+    sim.core.apply_hook(Hook::parse("manager=slurm\njob=42\nuid=1000\naccount=lab\n").unwrap(), sim.now());
     sim.wait(S);
     let accounts: Vec<Option<&str>> = sim.core.jobs().map(|(_, live)| live.record.account.as_deref()).collect();
     assert_eq!(accounts, [Some("lab"), None]);

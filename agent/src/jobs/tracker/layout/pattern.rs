@@ -55,7 +55,7 @@ impl JobPathPattern {
 
     /// The role of a directory; `account` may own directories as root may. Below a user's own manager a job belongs to that user, whatever is
     /// captured.
-    pub fn spot(&self, path: &str, levels: &[&str], account: Option<u32>) -> DirectoryRole {
+    pub fn role_of(&self, path: &str, levels: &[&str], account: Option<u32>) -> DirectoryRole {
         let mut owners = usual(levels, account);
         let Some(captures) = self.whole.captures(path) else {
             let above = self.above.matches(levels);

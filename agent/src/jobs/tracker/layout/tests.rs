@@ -1,4 +1,3 @@
-use wholegrain_model::Interval;
 use wholegrain_model::job::JOB_ID_BYTES_MAX;
 use wholegrain_model::name::{LEVEL_BYTES_MAX, check_relative};
 
@@ -9,22 +8,12 @@ use crate::jobs::tracker::RawPattern;
 pub(super) fn config() -> TrackerConfig {
     let pattern = |name: &str, path: &str| RawPattern { name: name.to_owned(), path: path.to_owned(), owner: None };
     TrackerConfig {
-        rescan: Interval::from_s(5),
-        managers: ["slurm", "oar", "pbs", "flux"].map(str::to_owned).to_vec(),
         patterns: vec![
             pattern("lsf", r"lsf/[^/]+/job\.(?<job>\d+)(\.\d+)*"),
             pattern("own", r"own/(?<uid>\d+)-(?<user>[a-z]+)/j(?<job>[^/]+)(?:/(?<step>s\d+(?:/t\d+)?))?"),
         ],
         units: Vec::new(),
-        hierarchies: Vec::new(),
-        hooks: None,
-        gpustat: None,
-        flux_user: "flux".to_owned(),
-        oar_user: "oar".to_owned(),
-        pbs_prefixes: crate::jobs::tracker::default_pbs_prefixes(),
-        slurm_slices: crate::jobs::tracker::default_slurm_slices(),
-        slurm_nodes: vec!["*".to_owned()],
-        bounds: Default::default(),
+        ..TrackerConfig::default()
     }
 }
 
@@ -36,7 +25,7 @@ fn layouts(config: &TrackerConfig) -> Layouts {
 /// The role of a path in one line: `above`, `nothing`, or manager, id and further facts.
 #[track_caller]
 fn check_with(layouts: &Layouts, version: CgroupVersion, path: &str, expected: &str) {
-    let text = match layouts.spot(version, path) {
+    let text = match layouts.role_of(version, path) {
         DirectoryRole::Nothing => "nothing".to_owned(),
         DirectoryRole::Above(_) => "above".to_owned(),
         DirectoryRole::Job(found) => {
@@ -241,7 +230,7 @@ fn odd_ids_get_levels_of_their_own() {
     check(V1, "pbs_jobs.service/jobid/1$(id)", "pbs 1$(id) level=1__id-81fbf2bc");
     for length in [127, 128, 129, 200, 255] {
         let DirectoryRole::Job(found) =
-            layouts(&config()).spot(V1, &format!("pbs_jobs.service/jobid/1{}", "ä".repeat(length)))
+            layouts(&config()).role_of(V1, &format!("pbs_jobs.service/jobid/1{}", "ä".repeat(length)))
         else {
             panic!("{length}")
         };

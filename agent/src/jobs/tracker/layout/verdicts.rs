@@ -49,7 +49,7 @@ fn every_path_of_the_table_has_its_verdict() {
         // As the tracker walks: one directory after the other, and never below a refused one.
         let mut job = None;
         for depth in 1..=levels.len() {
-            let (asked, found) = match layouts.spot(version, &levels[..depth].join("/")) {
+            let (asked, found) = match layouts.role_of(version, &levels[..depth].join("/")) {
                 DirectoryRole::Nothing => break,
                 DirectoryRole::Above(owners) => (owners, None),
                 DirectoryRole::Job(found) => (vec![found.owners.clone()], Some(found)),
@@ -124,7 +124,7 @@ fn a_user_makes_nobody_elses_job() {
     for end in ends {
         for version in [CgroupVersion::V1, CgroupVersion::V2] {
             let path = format!("{own}/{end}");
-            let DirectoryRole::Job(found) = layouts.spot(version, &path) else { continue };
+            let DirectoryRole::Job(found) = layouts.role_of(version, &path) else { continue };
             found_some += 1;
             assert_eq!((&found.owner, found.uid, &found.user), (&PathOwner::Own(1000), Some(1000), &None), "{path}");
             assert!(["systemd", "anywhere"].contains(&found.manager.as_str()), "{path}: {}", found.manager);
@@ -148,7 +148,7 @@ fn a_user_makes_nobody_elses_job() {
         "user.slice/user-982.slice/user@982.service/app.slice/imp-shell-0-fTE9HHdZvi3.service",
     ] {
         for version in [CgroupVersion::V1, CgroupVersion::V2] {
-            let DirectoryRole::Job(found) = layouts.spot(version, path) else { continue };
+            let DirectoryRole::Job(found) = layouts.role_of(version, path) else { continue };
             for from in 0..path.split('/').count() {
                 let owners: Vec<Ownership> =
                     (0..path.split('/').count()).map(|level| owned(if level < from { 0 } else { 1000 })).collect();

@@ -15,7 +15,7 @@ impl TrackerThread {
     }
 
     /// Counts events of a user's directories. `false` if there are too many; then the user's watches are removed until the next scan.
-    pub(super) fn is_heard(&mut self, uid: u32) -> bool {
+    pub(super) fn admit_event(&mut self, uid: u32) -> bool {
         if uid == 0 {
             return true;
         }
@@ -49,7 +49,7 @@ impl TrackerThread {
     }
 
     /// Notes a directory that was not read completely.
-    pub(super) fn pass_over(&mut self, dir: DirId, uid: u32, scan: &mut TreeScan) {
+    pub(super) fn report_incomplete(&mut self, dir: DirId, uid: u32, scan: &mut TreeScan) {
         let most = self.config.bounds.directories_per_user;
         let path = self.core.path(&dir);
         scan.over.insert(dir);
@@ -72,8 +72,8 @@ impl TrackerThread {
             });
         }
         let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
-        put(&self.counts.watches, self.own.watches.as_ref().map_or(0, InotifyWatches::count));
-        put(&self.counts.jobs_skipped, skipped);
+        put(&self.counters.watches, self.own.watches.as_ref().map_or(0, InotifyWatches::count));
+        put(&self.counters.jobs_skipped, skipped);
     }
 
     /// The number of directories that are listed in one of a user's.
@@ -93,7 +93,7 @@ impl TrackerThread {
         let known = self.core.jobs().flat_map(|(_, live)| live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs()));
         let there: Vec<DirId> = known
             .filter(|dir| !scan.seen.contains(dir) && is_over(dir))
-            .filter(|dir| !tree::looks(&self.core.path(dir)).is_err_and(|error| is_gone(&error)))
+            .filter(|dir| !tree::stat(&self.core.path(dir)).is_err_and(|error| is_gone(&error)))
             .cloned()
             .collect();
         scan.seen.extend(there);

@@ -13,7 +13,7 @@ impl TrackerThread {
         let root = self.core.path(&DirId::new(dir.hierarchy, ""));
         let owned = Ownership::of_root(&root).ok()?;
         if !self.trust.allows(AllowedOwner::Root, &owned) {
-            self.report(format!(
+            self.report(&format!(
                 "{}: no jobs are monitored here, because it belongs to uid {} with mode {:03o}; only trees of root and the agent's user count",
                 root.display(),
                 owned.uid,
@@ -26,13 +26,19 @@ impl TrackerThread {
     }
 
     /// Whether the owners of a path match one of these.
-    pub(super) fn believes(&mut self, dir: &DirId, all: &[AllowedOwners], owned: &[Ownership], path: &Path) -> bool {
+    pub(super) fn has_allowed_owners(
+        &mut self,
+        dir: &DirId,
+        all: &[AllowedOwners],
+        owned: &[Ownership],
+        path: &Path,
+    ) -> bool {
         let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
         // A manager creates a directory and then gives it away: directories that are found below it in between are correct.
-        if let Some(level) = refused.filter(|level| !self.is_given(dir, *level)) {
+        if let Some(level) = refused.filter(|level| !self.may_be_given(dir, *level)) {
             self.own.refused += 1;
             let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
-            if self.own.log_limiter.is_new(format!("refused {uid}")) {
+            if self.own.log_limiter.is_new(&format!("refused {uid}")) {
                 tracing::warn!(
                     "{}: not a job, because a directory on its path belongs to uid {uid} or can be written by others",
                     path.display()
@@ -43,10 +49,10 @@ impl TrackerThread {
     }
 
     /// Whether the manager may give the directory at this level to a user.
-    fn is_given(&self, dir: &DirId, level: usize) -> bool {
+    fn may_be_given(&self, dir: &DirId, level: usize) -> bool {
         let Some((end, _)) = dir.path.match_indices('/').nth(level) else { return false };
         let given = DirId::new(dir.hierarchy, &dir.path[..end]);
-        matches!(self.core.spot(&given), DirectoryRole::Job(found) if found.owners.last() == Some(&AllowedOwner::Anyone))
+        matches!(self.core.role_of(&given), DirectoryRole::Job(found) if found.owners.last() == Some(&AllowedOwner::Anyone))
     }
 
     /// Nothing is read below a directory that was given to a user.
