@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use serde::Deserialize;
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, Schema};
 
@@ -11,10 +12,17 @@ use crate::engine::clock;
 use crate::sync::lock;
 
 /// The bounds of the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct CacheConfig {
     pub duration: Interval,
     pub bytes_max: ByteSize,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self { duration: Interval::from_s(120), bytes_max: ByteSize::mib(2) }
+    }
 }
 
 /// Encoded batches of all groups, the oldest first.

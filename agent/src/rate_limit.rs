@@ -43,6 +43,14 @@ impl RateLimit {
         true
     }
 
+    /// Counts one refusal for the log. Within the rate, returns what is to be added to its line about those that were not logged.
+    pub fn note_refusal(&mut self, key: &str, now: i64) -> Option<String> {
+        self.take(key, now).then(|| match self.take_excess() {
+            0 => String::new(),
+            count => format!(" ({count} refusals before were not logged)"),
+        })
+    }
+
     /// The attempts over the rate since the last call.
     pub fn take_excess(&mut self) -> u64 {
         std::mem::take(&mut self.over)

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::{Interval, SensorDef};
 
 use crate::reader::Reader;
 
 /// The mount points of the kernel's file systems, by default `/proc`, `/sys` and `/sys/fs/cgroup`. Tests replace them with recorded trees.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Roots {
     pub proc: PathBuf,
     pub sys: PathBuf,

@@ -5,12 +5,12 @@ mod tree;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use expect_test::expect_file;
 use tree::{RealJob, Tree, V1_JOB, V2_JOB, cgroups, fixture, job_source, metric_sets, open, read_set, roots, sample};
 use wholegrain_sources::job::{JobCgroups, JobSource};
 use wholegrain_sources::{ReadProblem, Reading, Roots};
+use wholegrain_testkit::wait_until;
 
 const GOOD: Reading = Reading { layout_changed: false, problem: None, gone: false };
 const GONE: Reading = Reading { layout_changed: false, problem: None, gone: true };
@@ -446,12 +446,9 @@ fn controllers_that_vanish_one_after_another() {
     let mut source = cgroup("", &Roots::default());
     let sets = metric_sets(source.as_mut(), &job.cgroups).0;
     let mut readers: Vec<_> = sets.values().map(|set| (set, open(set))).collect();
-    let until = Instant::now() + Duration::from_secs(20);
     let mut left = job.cgroups.v1.clone();
     while let Some((controller, directory)) = left.pop_first() {
-        while std::fs::remove_dir(&directory).is_err() {
-            assert!(Instant::now() < until);
-        }
+        wait_until("the removal", || std::fs::remove_dir(&directory).is_ok());
         for (set, reader) in &mut readers {
             let of_it = |name: &str| {
                 let file = set.name.trim_start_matches("v1/");

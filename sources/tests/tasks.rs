@@ -4,12 +4,12 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use tree::{RealJob, job_source, metric_sets, open, read_set};
 use wholegrain_model::Kind;
 use wholegrain_sources::job::{FinalCounters, JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{Reader, Roots};
+use wholegrain_testkit::{wait_for, wait_until};
 
 const BY_PROC: &str = "[sources.tasks]\ntaskstats = false\n";
 
@@ -59,15 +59,7 @@ impl Job {
     /// Reads until a condition holds.
     #[track_caller]
     fn read_until(&mut self, what: &str, holds: impl Fn(&BTreeMap<String, i64>) -> bool) -> BTreeMap<String, i64> {
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            let values = self.read();
-            if holds(&values) {
-                return values;
-            }
-            assert!(Instant::now() < until, "never {what}: {values:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for(what, || Some(self.read()).filter(&holds))
     }
 
     /// Starts a program in the job, which waits for a line on its standard input.
@@ -177,17 +169,10 @@ fn check_reads_while_children_come_and_go(config: &str) {
     let mut child = job.spawn(CHILDREN);
     go_on(&mut child);
     // Reads happen at any moment of the children's lives. No counter falls.
-    let until = Instant::now() + Duration::from_secs(20);
-    let mut reads = 0;
-    loop {
-        let values = job.read();
-        reads += 1;
-        if values["tasks/ended"] >= 8 || (values["tasks/io/read_chars"] > 800_000 && values["tasks/processes"] == 1) {
-            break;
-        }
-        assert!(Instant::now() < until, "{values:?}");
-    }
-    println!("{reads} reads");
+    let is_over = |values: BTreeMap<String, i64>| {
+        values["tasks/ended"] >= 8 || (values["tasks/io/read_chars"] > 800_000 && values["tasks/processes"] == 1)
+    };
+    wait_until("the end of eight children", || (0..20).any(|_| is_over(job.read())));
     wait_for_line(&mut child);
     job.read();
     go_on(&mut child);

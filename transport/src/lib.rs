@@ -2,9 +2,9 @@
 //!
 //! - In: batches and schemas of [`wholegrain_model`]; bytes from sockets, files and PEM files.
 //! - Out: the native [`payload`], MQTT packets ([`mqtt`]), the agent's connection ([`client`]), its queue on disk
-//!   ([`spool`]), [`tls`] configurations and [`topics`]. `FORMAT.md` beside this crate gives every byte.
-//! - Never: an async runtime, a thread of its own, a decision about what is sampled or stored. Input from a network or a
-//!   disk is not trusted: it causes no panic, and a false length causes no large allocation.
+//!   ([`spool`]), [`tls`] configurations and [`topics`]. `FORMAT.md` beside this crate specifies every byte.
+//! - Never: an async runtime, a thread of its own, a decision about sampling or storage. Input from a network or a disk is not trusted: it
+//!   causes no panic, and a false length causes no large allocation.
 
 pub mod client;
 mod host;

@@ -15,7 +15,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The largest PEM file read, in bytes: a bundle of all public authorities has a quarter of a megabyte.
+/// The largest PEM file read, in bytes: a bundle of all public authorities has 250 kB.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// Why a TLS configuration was refused.
@@ -24,22 +24,22 @@ pub enum TlsError {
     /// A file could not be read.
     #[error("cannot read {what} {}: {error}; give the path of a PEM file that this user may read", path.display())]
     Read {
-        /// What the file is for.
+        /// The purpose of the file.
         what: &'static str,
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is invalid.
     #[error("{what} {}: {problem}", path.display())]
     Content {
-        /// What the file is for.
+        /// The purpose of the file.
         what: &'static str,
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem and its remedy.
         problem: String,
     },
-    /// The parts do not go together.
+    /// Certificate, key and authorities do not match.
     #[error("TLS set-up: {0}")]
     Setup(String),
 }
@@ -52,16 +52,16 @@ pub struct Identity<'a> {
     pub key: &'a Path,
 }
 
-/// Whether clients must show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCerts {
-    /// Who shows one must show a good one; who shows none is let in and authenticated by other means.
+    /// A client certificate must be valid; a client without one is authenticated by other means.
     Optional,
-    /// Who shows none is refused.
+    /// A client without a certificate is refused.
     Required,
 }
 
-/// The cryptography used everywhere.
+/// The cryptography provider of all connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -94,7 +94,7 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// For a client that trusts the authorities in the file `ca` and nobody else, with a certificate of its own or without.
+/// For a client that trusts only the authorities in the file `ca`, with or without its own certificate.
 pub fn client_config(ca: &Path, identity: Option<Identity<'_>>) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -111,7 +111,7 @@ pub fn client_config(ca: &Path, identity: Option<Identity<'_>>) -> Result<Arc<Cl
     Ok(Arc::new(config))
 }
 
-/// For a server; with `client_ca` its clients show certificates of these authorities.
+/// For a server; with `client_ca`, clients present certificates of these authorities.
 pub fn server_config(
     identity: Identity<'_>,
     client_ca: Option<(&Path, ClientCerts)>,

@@ -43,7 +43,7 @@ pub(super) fn start(config: &HttpsConfig, service: Arc<ApiService>) -> anyhow::R
                 continue;
             };
             let Ok(peer) = stream.peer_addr() else { continue };
-            let welcome = service.unauthenticated.welcome(ClientKey::address(peer.ip()), &stream);
+            let welcome = service.unauthenticated.admit(ClientKey::address(peer.ip()), &stream);
             let refused = welcome.as_ref().map_or(1, |(_, closed)| *closed);
             (0..refused).for_each(|_| service.refused(&peer.ip()));
             let Some((admission, _)) = welcome else { continue };

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::failure::HttpFailure;
 use super::http::{self, HttpRequest};
-use super::scope::is_own;
 use super::service::ApiService;
 use super::view;
 use crate::jobs::rules::RawRule;
@@ -31,7 +30,7 @@ struct JobLine<'a> {
 
 /// The jobs that the caller may see.
 pub(super) fn list(jobs: &JobsView, who: &CallerIdentity) -> Vec<u8> {
-    let lines = jobs.jobs.iter().filter(|job| sees(who, job)).map(|job| {
+    let lines = jobs.jobs.iter().filter(|job| job.is_visible_to(who)).map(|job| {
         let record = &job.record;
         let readings = job.metrics.iter().filter_map(|metric| metric.interval_ns);
         JobLine {
@@ -51,24 +50,16 @@ pub(super) fn list(jobs: &JobsView, who: &CallerIdentity) -> Vec<u8> {
     view::bytes(&serde_json::json!({ "jobs": lines.collect::<Vec<_>>() }))
 }
 
-fn sees(who: &CallerIdentity, job: &Arc<JobView>) -> bool {
-    who.role != Role::User || is_own(who, job)
-}
-
 /// One job, found by any of its ids.
 pub(super) fn one(jobs: &JobsView, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
     let id =
         http::decode(id, false).ok_or_else(|| HttpFailure::new(400, "the job's id is not percent-encoded UTF-8"))?;
-    let is = |job: &&Arc<JobView>| {
-        let record = &job.record;
-        record.job == id || record.level == id || record.also.as_ref() == Some(&id)
-    };
     // A user does not learn that other users' jobs exist.
-    let seen = || jobs.jobs.iter().filter(|job| sees(who, job));
-    if let Some(job) = seen().find(is) {
+    let visible = || jobs.jobs.iter().filter(|job| job.is_visible_to(who));
+    if let Some(job) = visible().find(|job| job.has_id(&id)) {
         return Ok(view::bytes(&shown(job)));
     }
-    let hint = match wholegrain_model::suggest::nearest(&id, seen().map(|job| job.record.job.as_str())) {
+    let hint = match wholegrain_model::suggest::nearest(&id, visible().map(|job| job.record.job.as_str())) {
         Some(near) => format!("did you mean {near:?}?"),
         None => "GET /v1/jobs lists those that do".to_owned(),
     };
@@ -96,7 +87,7 @@ fn shown(job: &JobView) -> Value {
 /// The rules that the caller may see. A user sees those of the configuration, their own, and those of administrators unless they concern only other
 /// users' jobs.
 pub(super) fn rules(jobs: &JobsView, who: &CallerIdentity) -> Vec<u8> {
-    let own: Vec<&Arc<JobView>> = jobs.jobs.iter().filter(|job| is_own(who, job)).collect();
+    let own: Vec<&Arc<JobView>> = jobs.jobs.iter().filter(|job| job.is_owned_by(who)).collect();
     let sees = |rule: &&RuleView| {
         if who.role != Role::User || who.owns(rule.uid, rule.user.as_deref()) {
             return true;

@@ -76,20 +76,20 @@ impl ConnectionPermits {
             return None;
         }
         taken.insert(key, mine + 1);
-        Some(ConnectionPermit { places: self.clone(), key })
+        Some(ConnectionPermit { permits: self.clone(), key })
     }
 }
 
 /// The right to one connection; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
-    places: Arc<ConnectionPermits>,
+    permits: Arc<ConnectionPermits>,
     key: ClientKey,
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = lock(&self.places.taken);
+        let mut taken = lock(&self.permits.taken);
         match taken.get_mut(&self.key) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
@@ -105,28 +105,28 @@ mod tests {
 
     #[test]
     fn nobody_takes_the_places_of_others() {
-        let places = ConnectionPermits::new(64);
-        let take_all = |key| std::iter::from_fn(|| places.take(key)).collect::<Vec<_>>();
+        let permits = ConnectionPermits::new(64);
+        let take_all = |key| std::iter::from_fn(|| permits.take(key)).collect::<Vec<_>>();
         let first = take_all(ClientKey::Uid(1));
         assert_eq!(first.len(), 32);
         let others: Vec<_> = (2..6).map(|uid| take_all(ClientKey::Uid(uid))).collect();
         assert_eq!(others.iter().map(Vec::len).collect::<Vec<_>>(), [16, 8, 4, 2]);
-        assert!(places.take(ClientKey::Uid(99)).is_some(), "somebody new still finds one");
+        assert!(permits.take(ClientKey::Uid(99)).is_some(), "somebody new still finds one");
         drop(first);
         assert_eq!(take_all(ClientKey::Uid(7)).len(), 17);
         drop(others);
-        assert!(lock(&places.taken).is_empty(), "given back, nothing is kept of anybody");
-        let places = ConnectionPermits::new(3);
-        let all: Vec<_> = std::iter::from_fn(|| places.take(ClientKey::All)).collect();
+        assert!(lock(&permits.taken).is_empty(), "given back, nothing is kept of anybody");
+        let permits = ConnectionPermits::new(3);
+        let all: Vec<_> = std::iter::from_fn(|| permits.take(ClientKey::All)).collect();
         assert_eq!(all.len(), 3);
-        let places = ConnectionPermits::reserving(32, 4);
+        let permits = ConnectionPermits::reserving(32, 4);
         let users: Vec<_> = (0..40)
             .flat_map(|user| {
-                std::iter::from_fn(|| places.take(ClientKey::caller(&format!("user {user}")))).collect::<Vec<_>>()
+                std::iter::from_fn(|| permits.take(ClientKey::caller(&format!("user {user}")))).collect::<Vec<_>>()
             })
             .collect();
         assert_eq!(users.len(), 28);
-        assert_eq!(std::iter::from_fn(|| places.take(ClientKey::All)).collect::<Vec<_>>().len(), 4);
+        assert_eq!(std::iter::from_fn(|| permits.take(ClientKey::All)).collect::<Vec<_>>().len(), 4);
     }
 
     #[test]

@@ -38,12 +38,12 @@ pub(super) fn answer(
 ) -> io::Result<()> {
     let result = admit(service, caller, request).and_then(|who| {
         if request.method == "GET" && request.path == "/v1/history" {
-            return Ok(Err((history_question(request)?, AccessScope::of(&who, &service.context))));
+            return Ok(Err((history_request(request)?, scope_of(&who, &service.context))));
         }
         body(service, &who, request).map(Ok)
     });
     let result = match result {
-        Ok(Err((question, scope))) => return history(stream, &service.context, request, question, &scope),
+        Ok(Err((wanted, scope))) => return history(stream, &service.context, request, wanted, &scope),
         Ok(Ok(body)) => Ok(body),
         Err(failure) => Err(failure),
     };
@@ -51,6 +51,10 @@ pub(super) fn answer(
         Ok(body) => http::answer(stream, 200, &body, request.keep),
         Err(HttpFailure(status, why)) => http::answer(stream, status, &view::error(&why), request.keep),
     }
+}
+
+fn scope_of<'a>(who: &CallerIdentity, context: &'a ApiContext) -> AccessScope<'a> {
+    AccessScope::of(who, &context.jobs.get(), &context.identity.prefix)
 }
 
 /// Identifies the caller and checks permission and rate.
@@ -99,9 +103,9 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
                 let groups = context.registry.live().iter().map(|group| view::group(group, false)).collect();
                 Ok(view::bytes(&view::GroupsView { groups }))
             }
-            "/v1/sensors" => sensors(context, request, &AccessScope::of(who, context)),
-            "/v1/newest" => newest(context, request, &AccessScope::of(who, context)),
-            "/v1/average" => averages(context, request, &AccessScope::of(who, context)),
+            "/v1/sensors" => sensors(context, request, &scope_of(who, context)),
+            "/v1/newest" => newest(context, request, &scope_of(who, context)),
+            "/v1/average" => averages(context, request, &scope_of(who, context)),
             "/v1/jobs" => Ok(jobs::list(&context.jobs.get(), who)),
             "/v1/rules" => Ok(jobs::rules(&context.jobs.get(), who)),
             _ if path.starts_with("/v1/jobs/") => jobs::one(&context.jobs.get(), who, &path["/v1/jobs/".len()..]),
@@ -111,7 +115,7 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
             "log" => run(log_command(request)?),
             "reload" => run(ManagerCommand::Reload),
             "rules" => jobs::add(service, who, request),
-            rest => run(named_order(rest, request)
+            rest => run(named_command(rest, request)
                 .ok_or_else(|| HttpFailure(404, format!("there is no {path}; the routes are {KNOWN}")))??),
         },
         "DELETE" if path.starts_with("/v1/rules/") => jobs::remove(service, who, &path["/v1/rules/".len()..]),
@@ -129,7 +133,7 @@ fn log_command(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
 }
 
 /// `sources/NAME/stop`, `groups/NAME/interval`; NAME may have slashes, plain or percent-encoded.
-fn named_order(rest: &str, request: &HttpRequest) -> Option<Result<ManagerCommand, HttpFailure>> {
+fn named_command(rest: &str, request: &HttpRequest) -> Option<Result<ManagerCommand, HttpFailure>> {
     let (kind, rest) = rest.split_once('/')?;
     let (name, verb) = rest.rsplit_once('/')?;
     let name = http::decode(name, false)?;
@@ -154,7 +158,7 @@ fn patterns(request: &HttpRequest) -> Result<Vec<Pattern>, HttpFailure> {
 
 fn sensors(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let patterns = patterns(request)?;
-    let selected = context.readings.select(|path| matches_any(&patterns, path) && scope.since(path).is_some());
+    let selected = context.readings.select(|path| matches_any(&patterns, path) && scope.includes(path));
     let mut times: HashMap<u64, Option<String>> = HashMap::new();
     let list = selected.iter().map(|selected| {
         let (group, sensor) = (&selected.group, selected.sensor());
@@ -178,7 +182,7 @@ fn sensors(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) -> 
 
 fn newest(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let patterns = patterns(request)?;
-    let selected = context.readings.select(|path| matches_any(&patterns, path) && scope.since(path).is_some());
+    let selected = context.readings.select(|path| matches_any(&patterns, path) && scope.includes(path));
     let mut rows = HashMap::new();
     let readings = selected.iter().map(|selected| {
         let row = rows.entry(selected.group.id).or_insert_with(|| context.readings.newest_row(&selected.group));
@@ -224,17 +228,17 @@ fn averages(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) ->
 }
 
 /// The begin of the readings of each sensor; `None` for a sensor that is left out.
-fn window_of<'a>(patterns: &'a [Pattern], scope: &'a AccessScope, from: i64) -> impl Fn(&str) -> Option<i64> + 'a {
+fn window_of<'a>(patterns: &'a [Pattern], scope: &'a AccessScope<'a>, from: i64) -> impl Fn(&str) -> Option<i64> + 'a {
     move |path| if matches_any(patterns, path) { scope.since(path).map(|since| since.max(from)) } else { None }
 }
 
-struct HistoryQuestion {
+struct HistoryRequest {
     patterns: Vec<Pattern>,
     from: i64,
     to: i64,
 }
 
-fn history_question(request: &HttpRequest) -> Result<HistoryQuestion, HttpFailure> {
+fn history_request(request: &HttpRequest) -> Result<HistoryRequest, HttpFailure> {
     let now = Timestamp(clock::real());
     let time = |name: &str, default: Timestamp| match request.value(name) {
         Some(text) => Timestamp::parse(text, now).map_err(|error| HttpFailure(400, format!("{name}: {error}"))),
@@ -244,7 +248,7 @@ fn history_question(request: &HttpRequest) -> Result<HistoryQuestion, HttpFailur
     if from > to {
         return Err(HttpFailure(400, format!("from ({from}) is after to ({to}); exchange them")));
     }
-    Ok(HistoryQuestion { patterns: patterns(request)?, from: from.0, to: to.0 })
+    Ok(HistoryRequest { patterns: patterns(request)?, from: from.0, to: to.0 })
 }
 
 /// Streams readings; one sensor is decoded at a time.
@@ -252,15 +256,15 @@ fn history(
     stream: &mut impl Write,
     context: &ApiContext,
     request: &HttpRequest,
-    question: HistoryQuestion,
+    wanted: HistoryRequest,
     scope: &AccessScope,
 ) -> io::Result<()> {
     let mut out = ChunkedResponse::begin(stream, request.keep)?;
     out.write_all(b"{\"readings\":[")?;
     let mut count = 0;
     context.readings.history_since(
-        window_of(&question.patterns, scope, question.from),
-        question.to,
+        window_of(&wanted.patterns, scope, wanted.from),
+        wanted.to,
         |path, sensor, readings| -> io::Result<()> {
             for (time, value) in readings {
                 if count == HISTORY_READINGS_MAX {
@@ -289,7 +293,7 @@ mod tests {
         let check = |path: &str, query: &[(&str, &str)], expected: &str| {
             let query = query.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
             let request = HttpRequest { method: "POST".into(), query, ..HttpRequest::default() };
-            let shown = match named_order(path, &request) {
+            let shown = match named_command(path, &request) {
                 None => "none".to_owned(),
                 Some(Ok(command)) => format!("{command:?}"),
                 Some(Err(HttpFailure(status, why))) => format!("{status} {why}"),

@@ -1,10 +1,12 @@
 //! Permissions of callers.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::context::ApiContext;
+use wholegrain_model::SensorPath;
+
 use super::http::HttpRequest;
-use crate::jobs::{CallerIdentity, JobView, Role};
+use crate::jobs::{CallerIdentity, JobView, JobsView, Role};
 
 /// The rights of users, for the response to other requests.
 const USERS_MAY: &str = "users may GET /v1/jobs, /v1/jobs/ID, /v1/rules, /v1/sensors, /v1/newest, /v1/average and /v1/history of \
@@ -41,38 +43,39 @@ pub(super) fn check(who: &CallerIdentity, request: &HttpRequest) -> Result<(), S
 
 /// The sensors that a caller may see.
 #[derive(Debug)]
-pub(super) enum AccessScope {
+pub(super) enum AccessScope<'a> {
     All,
-    /// Those of their own running jobs: the path, and the begin of the job, because an earlier job may have had the same level.
-    Jobs(Vec<(String, i64)>),
+    /// Those of their own running jobs: the begin of the job at each level, because an earlier job may have had the same level.
+    Jobs {
+        prefix: &'a SensorPath,
+        begins: HashMap<String, i64>,
+    },
 }
 
-impl AccessScope {
-    pub fn of(who: &CallerIdentity, context: &ApiContext) -> Self {
+impl<'a> AccessScope<'a> {
+    pub fn of(who: &CallerIdentity, jobs: &JobsView, prefix: &'a SensorPath) -> Self {
         if who.role != Role::User {
             return Self::All;
         }
-        let view = context.jobs.get();
-        let of_others = |level: &str| view.jobs.iter().any(|job| job.record.level == level && !is_own(who, job));
-        let own = view.jobs.iter().filter(|job| is_own(who, job) && !of_others(&job.record.level));
-        Self::Jobs(
-            own.map(|job| (format!("{}/job/{}/", context.identity.prefix, job.record.level), job.record.from))
-                .collect(),
-        )
+        let (own, others): (Vec<&Arc<JobView>>, Vec<&Arc<JobView>>) =
+            jobs.jobs.iter().partition(|job| job.is_owned_by(who));
+        let mut begins: HashMap<String, i64> =
+            own.iter().map(|job| (job.record.level.clone(), job.record.from)).collect();
+        // Jobs of different owners can share a level: then the owner of a sensor is unknown.
+        others.iter().for_each(|job| _ = begins.remove(&job.record.level));
+        Self::Jobs { prefix, begins }
     }
 
     /// The time from which the caller may see this sensor's readings; `None` for never.
     pub fn since(&self, path: &str) -> Option<i64> {
-        match self {
-            Self::All => Some(i64::MIN),
-            Self::Jobs(own) => own.iter().find(|(below, _)| path.starts_with(below.as_str())).map(|(_, from)| *from),
-        }
+        let Self::Jobs { prefix, begins } = self else { return Some(i64::MIN) };
+        let (level, _) = path.strip_prefix(prefix.as_str())?.strip_prefix("/job/")?.split_once('/')?;
+        begins.get(level).copied()
     }
-}
 
-/// Whether the caller owns a job.
-pub(super) fn is_own(who: &CallerIdentity, job: &Arc<JobView>) -> bool {
-    who.owns(job.record.uid, job.record.user.as_deref())
+    pub fn includes(&self, path: &str) -> bool {
+        self.since(path).is_some()
+    }
 }
 
 #[cfg(test)]

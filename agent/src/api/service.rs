@@ -65,12 +65,7 @@ impl ApiService {
 
     /// Logs a refusal, rate-limited, with the number of those that were not logged.
     pub fn forbidden(&self, key: &str, who: &str, why: &str) {
-        let mut refusals = lock(&self.refusals);
-        if refusals.take(key, clock::real()) {
-            let more = match refusals.take_excess() {
-                0 => String::new(),
-                count => format!(" ({count} refusals before were not logged)"),
-            };
+        if let Some(more) = lock(&self.refusals).note_refusal(key, clock::real()) {
             tracing::warn!("refused {who}: {why}{more}");
         }
     }

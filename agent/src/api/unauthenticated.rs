@@ -16,7 +16,7 @@ use crate::sync::lock;
 pub(super) const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct UnauthenticatedClients {
-    places: Arc<ConnectionPermits>,
+    permits: Arc<ConnectionPermits>,
     /// The oldest first; each has a permit.
     waiting: Mutex<VecDeque<Arc<UnauthenticatedClient>>>,
 }
@@ -24,39 +24,39 @@ pub(super) struct UnauthenticatedClients {
 struct UnauthenticatedClient {
     key: ClientKey,
     stream: TcpStream,
-    place: Mutex<Option<ConnectionPermit>>,
+    permit: Mutex<Option<ConnectionPermit>>,
 }
 
 impl UnauthenticatedClients {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { places: ConnectionPermits::new(UNAUTHENTICATED_MAX), waiting: Mutex::default() })
+        Arc::new(Self { permits: ConnectionPermits::new(UNAUTHENTICATED_MAX), waiting: Mutex::default() })
     }
 
     /// A permit for a connection, and the number of connections that were closed for it.
-    pub fn welcome(self: &Arc<Self>, key: ClientKey, stream: &TcpStream) -> Option<(ClientAdmission, u64)> {
+    pub fn admit(self: &Arc<Self>, key: ClientKey, stream: &TcpStream) -> Option<(ClientAdmission, u64)> {
         let stream = stream.try_clone().ok()?;
         let mut waiting = lock(&self.waiting);
         let mut closed = 0;
-        let place = loop {
-            if let Some(place) = self.places.take(key) {
-                break place;
+        let permit = loop {
+            if let Some(permit) = self.permits.take(key) {
+                break permit;
             }
             let at = waiting.iter().position(|other| other.key == key).unwrap_or(0);
             let oldest = waiting.remove(at)?;
             let _ = oldest.stream.shutdown(Shutdown::Both);
-            drop(lock(&oldest.place).take());
+            drop(lock(&oldest.permit).take());
             closed += 1;
         };
-        let stranger = Arc::new(UnauthenticatedClient { key, stream, place: Mutex::new(Some(place)) });
-        waiting.push_back(stranger.clone());
-        Some((ClientAdmission { strangers: self.clone(), stranger, known: None }, closed))
+        let client = Arc::new(UnauthenticatedClient { key, stream, permit: Mutex::new(Some(permit)) });
+        waiting.push_back(client.clone());
+        Some((ClientAdmission { clients: self.clone(), client, known: None }, closed))
     }
 }
 
 /// The permit of a connection: first as an unauthenticated one, then as one of its caller.
 pub(super) struct ClientAdmission {
-    strangers: Arc<UnauthenticatedClients>,
-    stranger: Arc<UnauthenticatedClient>,
+    clients: Arc<UnauthenticatedClients>,
+    client: Arc<UnauthenticatedClient>,
     known: Option<(ClientKey, ConnectionPermit)>,
 }
 
@@ -73,17 +73,17 @@ impl ClientAdmission {
         if self.known.as_ref().is_some_and(|(known, _)| *known == key) {
             return Ok(());
         }
-        let place = https.take(key);
-        let place =
-            place.ok_or("too many connections over HTTPS with this token or with all; close one, or try again")?;
+        let permit = https.take(key);
+        let permit =
+            permit.ok_or("too many connections over HTTPS with this token or with all; close one, or try again")?;
         self.leave();
-        self.known = Some((key, place));
+        self.known = Some((key, permit));
         Ok(())
     }
 
     fn leave(&self) {
-        lock(&self.strangers.waiting).retain(|other| !Arc::ptr_eq(other, &self.stranger));
-        drop(lock(&self.stranger.place).take());
+        lock(&self.clients.waiting).retain(|other| !Arc::ptr_eq(other, &self.client));
+        drop(lock(&self.client.permit).take());
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     fn the_next_one_always_finds_a_place() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let strangers = UnauthenticatedClients::new();
+        let clients = UnauthenticatedClients::new();
         let connect = || (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
         let key = |text: &str| ClientKey::address(text.parse().unwrap());
         let mut guests = Vec::new();
@@ -112,12 +112,12 @@ mod tests {
         for machine in 0..40 {
             for _ in 0..40 {
                 let (client, server) = connect();
-                let (guest, other) = strangers.welcome(key(&format!("192.0.2.{machine}")), &server).expect("a place");
+                let (guest, other) = clients.admit(key(&format!("192.0.2.{machine}")), &server).expect("a permit");
                 closed += other as usize;
                 guests.push((client, guest));
             }
         }
-        let waiting = || lock(&strangers.waiting).len();
+        let waiting = || lock(&clients.waiting).len();
         assert!(waiting() <= UNAUTHENTICATED_MAX, "{}", waiting());
         assert_eq!(closed, guests.len() - waiting());
         // Closed connections learn it.
@@ -125,6 +125,6 @@ mod tests {
         assert_eq!(guests[0].0.read(&mut [0; 1]).unwrap(), 0);
         drop(guests);
         assert_eq!(waiting(), 0);
-        assert!(strangers.places.is_empty(), "every place is given back");
+        assert!(clients.permits.is_empty(), "every permit is given back");
     }
 }

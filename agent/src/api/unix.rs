@@ -20,6 +20,7 @@ use super::limits::{ACCEPT_PAUSE, REQUEST_TIMEOUT};
 use super::permits::ClientKey;
 use super::service::{ApiService, spawn};
 use super::timeouts::TimedStream;
+use crate::jobs::tracker::UserLookup;
 use crate::jobs::{CallerIdentity, Role};
 
 /// Owner and group may connect.
@@ -29,8 +30,6 @@ const USERS_MODE: u32 = 0o666;
 const STACK_BYTES: usize = 64 << 10;
 /// The uid of a peer whose uid does not exist here (user_namespaces(7)); it owns no job.
 const OVERFLOW_UID: u32 = 65_534;
-/// The largest entry of the user database, in bytes.
-const ENTRY_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketKind {
@@ -72,20 +71,20 @@ pub(super) fn start(path: &Path, kind: SocketKind, service: Arc<ApiService>) -> 
 
 fn accept(stream: UnixStream, kind: SocketKind, service: &Arc<ApiService>) {
     let peer = peer(&stream);
-    let (places, key) = match (kind, &peer) {
+    let (permits, key) = match (kind, &peer) {
         (SocketKind::Admin, _) => (&service.admins, ClientKey::All),
         (SocketKind::Users, Ok(credentials)) => (&service.users, ClientKey::Uid(credentials.uid)),
         // The owner is unknown.
         (SocketKind::Users, Err(_)) => return,
     };
-    let Some(place) = places.take(key) else {
+    let Some(permit) = permits.take(key) else {
         return match &peer {
             Ok(credentials) => service.refused(&format_args!("uid {}", credentials.uid)),
             Err(_) => service.refused(&"an unknown process"),
         };
     };
     spawn(service, move |service| {
-        let _place = place;
+        let _permit = permit;
         connection(stream, kind, peer, service);
     });
 }
@@ -132,34 +131,15 @@ fn connection(stream: UnixStream, kind: SocketKind, peer: io::Result<libc::ucred
 /// The identity of a peer.
 fn who(kind: SocketKind, peer: Option<libc::ucred>) -> CallerIdentity {
     let Some(libc::ucred { pid, uid, gid }) = peer else {
-        return CallerIdentity {
-            name: "an unknown process".into(),
-            role: Role::Admin,
-            uid: None,
-            user: None,
-            pid: None,
-        };
+        return CallerIdentity::admin("an unknown process");
     };
-    let user = if uid == OVERFLOW_UID { None } else { user_name(uid) };
+    // May wait for a directory service: this runs on the thread of the connection.
+    let lookup = (uid != OVERFLOW_UID).then_some(UserLookup::Uid(uid));
+    let user = lookup.and_then(|lookup| lookup.run()).map(|(_, name)| name);
     let named = user.as_deref().map_or(String::new(), |user| format!(" ({user})"));
     let name = format!("uid {uid}{named} gid {gid} pid {pid}");
     let role = if kind == SocketKind::Admin || uid == 0 { Role::Admin } else { Role::User };
     CallerIdentity { name, role, uid: Some(uid).filter(|uid| *uid != OVERFLOW_UID), user, pid: Some(pid) }
-}
-
-/// The name of a uid. May wait for a directory service: runs on the connection's own thread.
-fn user_name(uid: u32) -> Option<String> {
-    let mut buffer = vec![0; ENTRY_BYTES_MAX];
-    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: all buffers outlive the call, and their sizes are given.
-    let result = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) };
-    if result != 0 || found.is_null() {
-        return None;
-    }
-    // SAFETY: the call succeeded, so that `found` is `entry`, whose name is a null-terminated text within `buffer`.
-    let name = unsafe { std::ffi::CStr::from_ptr((*found).pw_name) };
-    name.to_str().ok().map(str::to_owned)
 }
 
 /// The first byte that the peer sends, which stays unread; `None` if none comes in time.

@@ -152,7 +152,7 @@ impl Config {
             rescan: raw.rescan,
             sampler_cpu: raw.sampler.cpu,
             log_level: raw.log_level,
-            cache: CacheConfig { duration: raw.cache.duration, bytes_max: raw.cache.bytes_max },
+            cache: raw.cache,
             mqtt,
             spool,
             api,
@@ -164,14 +164,12 @@ impl Config {
 
     /// Settings that differ in another configuration and need a restart.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let roots =
-            |config: &Config| [config.roots.proc.clone(), config.roots.sys.clone(), config.roots.cgroup.clone()];
         let jobs_socket = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.socket.clone());
         let jobs_dir = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.dir.clone());
         let changes = [
             ("name", self.name != new.name),
             ("prefix", self.prefix != new.prefix),
-            ("roots", roots(self) != roots(new)),
+            ("roots", self.roots != new.roots),
             ("mqtt", self.mqtt.is_some() != new.mqtt.is_some()),
             ("spool", self.spool != new.spool),
             ("api", self.api != new.api),

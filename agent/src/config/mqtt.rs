@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
@@ -81,19 +82,40 @@ impl PartialEq for MqttConfig {
 }
 
 /// The queue on disk.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SpoolConfig {
     /// A directory for this agent only.
     pub dir: PathBuf,
+    #[serde(default = "spool_bytes_max")]
     pub bytes_max: ByteSize,
     /// Batches that are unsent or unacknowledged for longer go to the disk.
+    #[serde(default = "after")]
     pub after: Interval,
     /// How often the spool is synced.
+    #[serde(default = "flush_every")]
     pub flush_every: Interval,
     /// The most bytes that are drained in a second.
     pub drain_bytes_per_second: Option<ByteSize>,
     /// The fraction of the server's window for draining beside live batches, above 0, at most 1.
+    #[serde(default = "drain_share")]
     pub drain_share: f64,
+}
+
+fn spool_bytes_max() -> ByteSize {
+    ByteSize::mib(256)
+}
+
+fn after() -> Interval {
+    Interval::from_s(5)
+}
+
+fn flush_every() -> Interval {
+    Interval::from_s(1)
+}
+
+fn drain_share() -> f64 {
+    0.5
 }
 
 /// Whether the URL requires TLS. Parsed as by the client, so that an accepted URL can be connected to.
@@ -210,7 +232,7 @@ fn send_mode(section: &Section, raw: &raw::RawMqtt) -> Result<SendMode, ConfigEr
     }
 }
 
-pub(super) fn check_spool(section: &Section, raw: raw::RawSpool, dir: &Path) -> Result<SpoolConfig, ConfigError> {
+pub(super) fn check_spool(section: &Section, raw: SpoolConfig, dir: &Path) -> Result<SpoolConfig, ConfigError> {
     if raw.bytes_max.0 < SPOOL_BYTES_MIN {
         return Err(section.error("bytes_max", format!("bytes_max is {}; 1MiB is the least", raw.bytes_max)));
     }
@@ -227,14 +249,7 @@ pub(super) fn check_spool(section: &Section, raw: raw::RawSpool, dir: &Path) -> 
             section.error("drain_bytes_per_second", "drain_bytes_per_second must not be 0; leave it out for no limit")
         );
     }
-    Ok(SpoolConfig {
-        dir: dir.join(raw.dir),
-        bytes_max: raw.bytes_max,
-        after: raw.after,
-        flush_every: raw.flush_every,
-        drain_bytes_per_second: raw.drain_bytes_per_second,
-        drain_share: raw.drain_share,
-    })
+    Ok(SpoolConfig { dir: dir.join(raw.dir), ..raw })
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, LogLevel};
+use wholegrain_sources::Roots;
 
+use super::mqtt::SpoolConfig;
+use crate::cache::CacheConfig;
 use crate::engine::cpu_placement::SamplerCpu;
 
 /// The default send interval: 1 s.
@@ -22,15 +25,15 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub log_level: LogLevel,
     #[serde(default)]
-    pub roots: RawRoots,
+    pub roots: Roots,
     #[serde(default)]
     pub defaults: RawDefaults,
     #[serde(default)]
     pub sampler: RawSampler,
     #[serde(default)]
-    pub cache: RawCache,
+    pub cache: CacheConfig,
     pub mqtt: Option<RawMqtt>,
-    pub spool: Option<RawSpool>,
+    pub spool: Option<SpoolConfig>,
     #[serde(default)]
     pub api: RawApi,
     /// Read by the jobs' own module.
@@ -43,21 +46,6 @@ pub(super) struct RawConfig {
 
 fn rescan() -> Interval {
     Interval::from_s(60)
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct RawRoots {
-    pub proc: PathBuf,
-    pub sys: PathBuf,
-    pub cgroup: PathBuf,
-}
-
-impl Default for RawRoots {
-    fn default() -> Self {
-        let roots = wholegrain_sources::Roots::default();
-        Self { proc: roots.proc, sys: roots.sys, cgroup: roots.cgroup }
-    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,19 +64,6 @@ impl Default for RawDefaults {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawSampler {
     pub cpu: SamplerCpu,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct RawCache {
-    pub duration: Interval,
-    pub bytes_max: ByteSize,
-}
-
-impl Default for RawCache {
-    fn default() -> Self {
-        Self { duration: Interval::from_s(120), bytes_max: ByteSize::mib(2) }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -147,37 +122,6 @@ fn keep_alive() -> Interval {
 
 fn connect_timeout() -> Interval {
     Interval::from_s(10)
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawSpool {
-    pub dir: PathBuf,
-    #[serde(default = "spool_bytes_max")]
-    pub bytes_max: ByteSize,
-    #[serde(default = "after")]
-    pub after: Interval,
-    #[serde(default = "flush_every")]
-    pub flush_every: Interval,
-    pub drain_bytes_per_second: Option<ByteSize>,
-    #[serde(default = "drain_share")]
-    pub drain_share: f64,
-}
-
-fn spool_bytes_max() -> ByteSize {
-    ByteSize::mib(256)
-}
-
-fn after() -> Interval {
-    Interval::from_s(5)
-}
-
-fn flush_every() -> Interval {
-    Interval::from_s(1)
-}
-
-fn drain_share() -> f64 {
-    0.5
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -221,12 +221,7 @@ fn execute<T: Serialize>(
 
 /// A running job's metrics with their settings.
 fn show(agent: &str, view: &JobsView, who: &CallerIdentity, id: &str) -> Result<Value, String> {
-    let has_id = |record: &wholegrain_model::JobRecord| {
-        record.job == id || record.level == id || record.also.as_deref() == Some(id)
-    };
-    let may_see =
-        |record: &wholegrain_model::JobRecord| who.role != Role::User || who.owns(record.uid, record.user.as_deref());
-    let job = view.jobs.iter().find(|job| has_id(&job.record) && may_see(&job.record));
+    let job = view.jobs.iter().find(|job| job.has_id(id) && job.is_visible_to(who));
     let job = job.ok_or_else(|| format!("job {id} does not run on {agent}"))?;
     serde_json::to_value(&**job).map_err(|error| error.to_string())
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use wholegrain_model::{JobRecord, Kind};
 use wholegrain_sources::job::JobCgroups;
 
+use super::{CallerIdentity, Role};
 use crate::sync::lock;
 
 /// Jobs and rules at one time.
@@ -43,6 +44,23 @@ pub struct JobView {
     pub wait_reason: Option<&'static str>,
     /// All its metrics, read or not.
     pub metrics: Vec<MetricView>,
+}
+
+impl JobView {
+    /// Whether this is one of the job's ids.
+    pub fn has_id(&self, id: &str) -> bool {
+        let JobRecord { job, level, also, .. } = &self.record;
+        job == id || level == id || also.as_deref() == Some(id)
+    }
+
+    pub fn is_owned_by(&self, who: &CallerIdentity) -> bool {
+        who.owns(self.record.uid, self.record.user.as_deref())
+    }
+
+    /// Whether the caller may see the job.
+    pub fn is_visible_to(&self, who: &CallerIdentity) -> bool {
+        who.role != Role::User || self.is_owned_by(who)
+    }
 }
 
 /// A metric of a job.

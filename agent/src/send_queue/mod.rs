@@ -273,7 +273,7 @@ impl SendQueue {
     }
 
     /// Spools everything in memory, at the end.
-    pub fn put_all_away(&mut self) {
+    pub fn spool_all(&mut self) {
         if let Some(disk) = &mut self.disk {
             disk.refused_at = None;
         }

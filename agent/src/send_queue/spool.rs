@@ -79,8 +79,8 @@ pub struct SpoolQueue {
     lost: HashSet<SchemaHash>,
     /// Batches given up because their schema is lost.
     unreadable: u64,
-    /// A record was refused for now, and `next_record` has to return it again.
-    pub again: bool,
+    /// The server refused a record for now: `next_record` has to return it again.
+    pub needs_rewind: bool,
     pub dirty_since: Option<Instant>,
     pub refused_at: Option<Instant>,
     dropped_before: u64,
@@ -102,7 +102,7 @@ impl SpoolQueue {
             acknowledged: BTreeSet::new(),
             lost: HashSet::new(),
             unreadable: 0,
-            again: false,
+            needs_rewind: false,
             dirty_since: None,
             refused_at: None,
             dropped_before: 0,
@@ -194,7 +194,7 @@ impl SpoolQueue {
     /// Lets `next_record` return all unconfirmed records again: the connection ended, or the server refused some of them.
     pub fn rewind(&mut self) {
         self.stashed = None;
-        self.again = false;
+        self.needs_rewind = false;
         self.out = 0;
         self.spool.rewind();
     }

@@ -40,7 +40,7 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Schemas announced over one connection that are remembered: 16 bytes each.
 const ANNOUNCED_MAX: usize = 16_384;
 /// The most schemas that the server may request at once.
-const WANTED_MAX: usize = 1024;
+const REQUESTED_MAX: usize = 1024;
 /// The longest time in which the server reads nothing: 10 s.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,7 +50,7 @@ pub struct ServerLink {
     config: Arc<MqttConfig>,
     phase: LinkPhase,
     failures: u32,
-    dice: u64,
+    jitter: u64,
     connected_before: bool,
     records: OutgoingRecords,
     /// [`ACK_TIMEOUT`], shorter in tests.
@@ -70,7 +70,7 @@ struct OpenConnection {
     flight: VecDeque<InFlightMessage>,
     flight_bytes: usize,
     announced: HashSet<SchemaHash>,
-    wanted: VecDeque<Schema>,
+    requested: VecDeque<Schema>,
     /// A schema that the server requested and that is not in memory.
     missing: Option<SchemaHash>,
     pauses: RefusalPauses,
@@ -97,9 +97,7 @@ impl SentMessage {
     fn is_batch(&self) -> bool {
         !matches!(self, SentMessage::Schema(_) | SentMessage::Job(..) | SentMessage::Drained(_, _, false))
     }
-}
 
-impl SentMessage {
     fn bytes(&self) -> usize {
         match self {
             SentMessage::Schema(_) => 0,
@@ -107,9 +105,7 @@ impl SentMessage {
             SentMessage::Copied(_, bytes) | SentMessage::Drained(_, bytes, _) | SentMessage::Job(_, bytes) => *bytes,
         }
     }
-}
 
-impl SentMessage {
     fn shown(&self) -> String {
         match self {
             SentMessage::Schema(hash) => format!("schema {hash}"),
@@ -123,10 +119,10 @@ impl SentMessage {
 impl ServerLink {
     /// Without a connection; the first attempt is due at once.
     pub fn new(context: SenderContext, config: Arc<MqttConfig>) -> Self {
-        let dice = (spread(&context.identity.name) ^ context.identity.boot_ns) | 1;
+        let jitter = (spread(&context.identity.name) ^ context.identity.boot_ns) | 1;
         let phase = LinkPhase::Waiting(Instant::now());
         let records = OutgoingRecords::new(context.records.clone(), context.waker.clone());
-        Self { context, config, phase, failures: 0, dice, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
+        Self { context, config, phase, failures: 0, jitter, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
     }
 
     /// Whether a pause after a failure or a refusal lasts.
@@ -135,13 +131,13 @@ impl ServerLink {
         match &self.phase {
             LinkPhase::Waiting(until) => *until > now,
             LinkPhase::Connecting(_) => false,
-            LinkPhase::Connected(up) => up.flight.is_empty() && !up.pauses.left(now).is_zero(),
+            LinkPhase::Connected(connection) => connection.flight.is_empty() && !connection.pauses.left(now).is_zero(),
         }
     }
 
     /// The number of messages in flight.
     pub fn in_flight(&self) -> usize {
-        if let LinkPhase::Connected(up) = &self.phase { up.flight.len() } else { 0 }
+        if let LinkPhase::Connected(connection) = &self.phase { connection.flight.len() } else { 0 }
     }
 
     /// Whether a job's record could be sent now.
@@ -154,9 +150,9 @@ impl ServerLink {
         match &self.phase {
             LinkPhase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
             LinkPhase::Connecting(_) => None,
-            LinkPhase::Connected(up) => {
+            LinkPhase::Connected(connection) => {
                 let records = self.records.due_in(Instant::now());
-                [up.due_in(queue, self.ack_timeout), records].into_iter().flatten().min()
+                [connection.due_in(queue, self.ack_timeout), records].into_iter().flatten().min()
             }
         }
     }
@@ -174,17 +170,18 @@ impl ServerLink {
             },
             LinkPhase::Connected(_) => {}
         }
-        if let LinkPhase::Connected(up) = &mut self.phase {
-            let result =
-                up.respond(&self.context).and_then(|()| up.send(&self.context.identity.name, queue, &mut self.records));
+        if let LinkPhase::Connected(connection) = &mut self.phase {
+            let result = connection
+                .respond(&self.context)
+                .and_then(|()| connection.send(&self.context.identity.name, queue, &mut self.records));
             let result = result.map_err(|error| error.to_string());
-            up.copy_old(queue, self.config.queue_bytes_max.0);
-            let in_flight = up.flight.len();
-            let result = result.and_then(|()| up.check(self.ack_timeout));
-            let missing = up.missing.take();
+            connection.copy_old(queue, self.config.queue_bytes_max.0);
+            let in_flight = connection.flight.len();
+            let result = result.and_then(|()| connection.check(self.ack_timeout));
+            let missing = connection.missing.take();
             self.context.status.change_link(|status| status.in_flight = in_flight);
             if let Some(hash) = missing {
-                self.look_for(hash, queue);
+                self.find_missing_schema(hash, queue);
             } else if let Err(why) = result {
                 self.failed(&why, queue);
             }
@@ -193,7 +190,7 @@ impl ServerLink {
 
     /// Handles a request for a schema that is not in memory: it may be in the spool behind the batches that need it. If it is lost, these batches can
     /// never be read, and the server would wait for it for ever with everything behind them.
-    fn look_for(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
+    fn find_missing_schema(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
         self.failed(&format!("the server asks for schema {hash}, which is not in memory"), queue);
         match queue.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
             Some(schema) => queue.remember(&schema),
@@ -204,22 +201,22 @@ impl ServerLink {
     /// Waits for the server, the encoder or the timeout, and handles the server's messages.
     pub fn wait(&mut self, queue: &mut SendQueue, timeout: Duration) {
         let waker = &self.context.waker;
-        let LinkPhase::Connected(up) = &mut self.phase else {
+        let LinkPhase::Connected(connection) = &mut self.phase else {
             waker.wait(timeout);
             return;
         };
-        let mut event = up.client.poll_or_wake(timeout, waker.fd());
+        let mut event = connection.client.poll_or_wake(timeout, waker.fd());
         waker.reset();
         loop {
             match event {
-                Ok(Some(event)) => up.take(event, &self.context, queue, &mut self.records),
+                Ok(Some(event)) => connection.take(event, &self.context, queue, &mut self.records),
                 Ok(None) => return,
                 Err(error) => {
                     self.failed(&error.to_string(), queue);
                     return;
                 }
             }
-            event = up.client.poll(Duration::ZERO);
+            event = connection.client.poll(Duration::ZERO);
         }
     }
 
@@ -273,7 +270,7 @@ impl ServerLink {
             flight: VecDeque::new(),
             flight_bytes: 0,
             announced: HashSet::new(),
-            wanted: VecDeque::new(),
+            requested: VecDeque::new(),
             missing: None,
             pauses: RefusalPauses::default(),
         }));
@@ -281,12 +278,12 @@ impl ServerLink {
 
     /// The connection ended or failed: everything in flight is unsent again.
     fn failed(&mut self, why: &str, queue: &mut SendQueue) {
-        self.records.ask_again();
-        if let LinkPhase::Connected(up) = &mut self.phase {
-            if up.since.elapsed() >= GOOD_AFTER {
+        self.records.note_change();
+        if let LinkPhase::Connected(connection) = &mut self.phase {
+            if connection.since.elapsed() >= GOOD_AFTER {
                 self.failures = 0;
             }
-            up.give_back(queue);
+            connection.give_back(queue);
         }
         self.pause(why);
     }
@@ -294,10 +291,10 @@ impl ServerLink {
     fn pause(&mut self, why: &str) {
         let longest = BACKOFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
         // Between half of the pause and all of it, so that many agents do not reconnect in step.
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        let pause = longest / 2 + longest.mul_f64((self.dice >> 11) as f64 / (1u64 << 53) as f64 / 2.0);
+        self.jitter ^= self.jitter << 13;
+        self.jitter ^= self.jitter >> 7;
+        self.jitter ^= self.jitter << 17;
+        let pause = longest / 2 + longest.mul_f64((self.jitter >> 11) as f64 / (1u64 << 53) as f64 / 2.0);
         if self.failures == 0 {
             tracing::warn!("{why}; sampling goes on, connecting again");
         } else {
@@ -321,10 +318,10 @@ impl ServerLink {
 
     pub fn close(&mut self, queue: &mut SendQueue) {
         let phase = std::mem::replace(&mut self.phase, LinkPhase::Waiting(Instant::now()));
-        self.records.ask_again();
-        if let LinkPhase::Connected(mut up) = phase {
-            up.give_back(queue);
-            if let Err(error) = up.client.disconnect() {
+        self.records.note_change();
+        if let LinkPhase::Connected(mut connection) = phase {
+            connection.give_back(queue);
+            if let Err(error) = connection.client.disconnect() {
                 tracing::debug!("{error}");
             }
         }
@@ -394,9 +391,9 @@ impl OpenConnection {
     }
 
     fn fill(&mut self, agent: &str, queue: &mut SendQueue, records: &mut OutgoingRecords) -> Result<(), ClientError> {
-        while let Some(schema) = self.wanted.front().cloned() {
+        while let Some(schema) = self.requested.front().cloned() {
             self.announce(agent, &schema)?;
-            self.wanted.pop_front();
+            self.requested.pop_front();
         }
         if !self.pauses.left(Instant::now()).is_zero() {
             return self.send_records(agent, queue, records);
@@ -466,7 +463,7 @@ impl OpenConnection {
         }
         let share = share_of(self.window(), disk.config.drain_share);
         let mut drained = self.flight.iter().filter(|flight| matches!(flight.sent, SentMessage::Drained(..))).count();
-        if disk.again {
+        if disk.needs_rewind {
             // The spool returns all unconfirmed records again, so that none of them may be in flight.
             if drained > 0 {
                 return Ok(());
@@ -548,18 +545,18 @@ impl OpenConnection {
                 context.control.take(payload);
             }
             Event::Message { payload, .. } => {
-                for hash in payload.chunks_exact(16).take(WANTED_MAX) {
+                for hash in payload.chunks_exact(16).take(REQUESTED_MAX) {
                     let hash = SchemaHash(std::array::from_fn(|index| hash[index]));
-                    self.want(hash, queue);
+                    self.request(hash, queue);
                 }
             }
         }
     }
 
-    fn want(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
+    fn request(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
         match queue.schema(hash) {
-            Some(schema) if self.wanted.len() < WANTED_MAX && !self.wanted.contains(&schema) => {
-                self.wanted.push_back(schema);
+            Some(schema) if self.requested.len() < REQUESTED_MAX && !self.requested.contains(&schema) => {
+                self.requested.push_back(schema);
             }
             Some(_) => {}
             // Only batches of the spool can need a schema that is not in memory.
@@ -610,7 +607,7 @@ impl OpenConnection {
                 }
             }
             SentMessage::Drained(id, ..) => match &mut queue.disk {
-                Some(disk) if again => disk.again = true,
+                Some(disk) if again => disk.needs_rewind = true,
                 Some(disk) => disk.confirm(id),
                 None => {}
             },

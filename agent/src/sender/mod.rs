@@ -31,7 +31,7 @@ use crate::waker::Waker;
 /// The thread's stack, for TLS: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 /// How long the sender goes on when the agent ends: 3 s; then it spools the rest.
-pub const FAREWELL: Duration = Duration::from_secs(3);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for events: 5 s.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The shortest wait when an action is due that was not possible: 10 ms.
@@ -78,7 +78,7 @@ impl SenderThread {
         self.thread.is_finished()
     }
 
-    /// Sends for at most [`FAREWELL`], spools the rest and ends.
+    /// Sends for at most [`SHUTDOWN_TIMEOUT`], spools the rest and ends.
     pub fn finish(self) {
         self.shared.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -115,7 +115,7 @@ impl Sender {
             let wait = self.wait();
             self.link.wait(&mut self.queue, wait);
         }
-        self.farewell();
+        self.send_rest();
     }
 
     /// Does everything that is possible without waiting.
@@ -149,9 +149,9 @@ impl Sender {
         self.config = config;
     }
 
-    /// Sends batches for as long as [`FAREWELL`] allows, and spools the rest.
-    fn farewell(&mut self) {
-        let deadline = Instant::now() + FAREWELL;
+    /// Sends batches for as long as [`SHUTDOWN_TIMEOUT`] allows, and spools the rest.
+    fn send_rest(&mut self) {
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         loop {
             self.queue.collect();
             self.queue.release_all();
@@ -163,6 +163,6 @@ impl Sender {
             self.link.wait(&mut self.queue, WAIT_MIN);
         }
         self.link.close(&mut self.queue);
-        self.queue.put_all_away();
+        self.queue.spool_all();
     }
 }

@@ -75,13 +75,13 @@ impl OutgoingRecords {
         });
         records.truncate(room);
         if !records.is_empty() {
-            self.ask_again();
+            self.note_change();
         }
         records
     }
 
     /// Notes that the job table may have more records, or some that could not be sent.
-    pub fn ask_again(&self) {
+    pub fn note_change(&self) {
         self.news.store(true, Ordering::Release);
     }
 
@@ -103,13 +103,13 @@ impl OutgoingRecords {
         if let Some(job_table) = &self.job_table {
             job_table.acknowledged(record);
         }
-        self.ask_again();
+        self.note_change();
     }
 
     /// The server refused a record for now.
     pub fn retry_later(&mut self, now: Instant) {
         self.pauses.refused(now);
-        self.ask_again();
+        self.note_change();
     }
 
     /// The server refused a record for good: it is not sent again before it changes.
@@ -121,6 +121,6 @@ impl OutgoingRecords {
             }
         }
         self.refused.push(record);
-        self.ask_again();
+        self.note_change();
     }
 }

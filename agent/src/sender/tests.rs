@@ -135,7 +135,7 @@ fn everything_left_goes_to_the_disk_at_the_end() {
     let mut queue = SendQueue::new(handles.send_queue(), Some(spool(dir.path(), 8 << 20, 1 << 20)));
     feed(&handles, &mut queue, 1..31);
     assert_eq!(spooled(&mut queue), Vec::<u64>::new());
-    queue.put_all_away();
+    queue.spool_all();
     assert_eq!(spooled(&mut queue), (1..=30).collect::<Vec<_>>());
     assert_eq!(handles.counters.dropped.load(Ordering::Relaxed), 0);
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::config::{ConfigError, Document};
 use wholegrain_sources::job::{JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{GroupPlan, Reader, Reading, Roots, Row, SOURCES, Source};
+use wholegrain_testkit::wait_until;
 
 /// A folder below `fixtures`.
 pub fn fixture(path: &str) -> PathBuf {
@@ -220,12 +221,8 @@ impl RealJob {
 
     /// Waits until its processes have ended and removes the directories.
     pub fn remove(&self) {
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         for directory in self.directories() {
-            while directory.is_dir() && fs::remove_dir(&directory).is_err() {
-                assert!(std::time::Instant::now() < until, "{} stays", directory.display());
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
+            wait_until("the removal", || fs::remove_dir(&directory).is_ok() || !directory.is_dir());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A TCP or TLS connection that sends and receives without blocking, and can be waited for.
+//! A nonblocking TCP or TLS connection that can be polled.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 use super::url::Url;
 use super::{ADDRESSES_MAX, ClientConfig, ClientError};
 
-/// How much is read at once, in bytes.
+/// The size of one read, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
 /// A connection whose calls never block.
@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub peer: SocketAddr,
 }
 
-/// How a transfer without blocking ended.
+/// The result of a nonblocking transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transfer {
     Bytes,
@@ -32,7 +32,7 @@ pub(super) enum Transfer {
 }
 
 impl Link {
-    /// Connects TCP to one of the host's addresses; TLS shakes hands with the first bytes sent.
+    /// Connects TCP to one of the host's addresses. The TLS handshake begins with the first bytes sent.
     pub fn connect(config: &ClientConfig, url: &Url, deadline: Instant) -> Result<Self, ClientError> {
         let tls = if url.tls { Some(Box::new(start_tls(config, url)?)) } else { None };
         let failed = |problem: String| ClientError::Connect { url: config.url.clone(), problem };
@@ -60,7 +60,7 @@ impl Link {
         Err(failed(if problems.is_empty() { "the name has no address".into() } else { problems.join("; ") }))
     }
 
-    /// The socket's file descriptor, to wait for with poll.
+    /// The socket's file descriptor, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.tcp.as_raw_fd()
     }
@@ -82,9 +82,9 @@ impl Link {
             if transfer == Transfer::WouldBlock {
                 return Ok(transfer);
             }
-            // At the end of the stream the reader says whether it was a clean one.
+            // At the end of the stream the reader reports whether it was closed cleanly.
             if let Err(error) = tls.process_new_packets() {
-                // Send the alert that tells the server why. If it does not arrive, the error still stands.
+                // Send the alert with the reason. If it does not arrive, the error is the same.
                 let _ = tls.write_tls(&mut self.tcp);
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
@@ -94,7 +94,7 @@ impl Link {
         }
     }
 
-    /// Sends as much of `outbox` as the system takes. Returns whether it took anything.
+    /// Sends as much of `outbox` as the system takes. Whether it took anything.
     pub fn drain(&mut self, outbox: &mut BytesMut) -> io::Result<bool> {
         let mut progress = false;
         while !outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
@@ -105,7 +105,7 @@ impl Link {
                     (transfer, count)
                 }
                 Some(tls) => {
-                    // Before the handshake is over this only buffers, up to the connection's own bound.
+                    // Before the end of the handshake this only buffers, up to the connection's own bound.
                     let accepted = tls.writer().write(outbox)?;
                     outbox.advance(accepted);
                     if !tls.wants_write() {
@@ -122,7 +122,7 @@ impl Link {
         Ok(progress)
     }
 
-    /// Whether [`Link::drain`] has more to do when the socket takes bytes again.
+    /// Whether [`Link::drain`] has to continue when the socket takes bytes again.
     pub fn wants_write(&self, outbox: &BytesMut) -> bool {
         match &self.tls {
             None => !outbox.is_empty(),
@@ -130,7 +130,7 @@ impl Link {
         }
     }
 
-    /// Says goodbye on both layers; what cannot be said at once is not.
+    /// Closes TLS and TCP without waiting.
     pub fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -185,7 +185,7 @@ fn classify(result: io::Result<usize>) -> io::Result<(Transfer, usize)> {
         Ok(0) => Ok((Transfer::End, 0)),
         Ok(count) => Ok((Transfer::Bytes, count)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((Transfer::WouldBlock, 0)),
-        // The server closed TCP without closing TLS. MQTT packets have lengths, so a truncation is noticed.
+        // The server closed TCP without closing TLS. MQTT packets have lengths, so that a truncation is detected.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok((Transfer::End, 0)),
         Err(error) => Err(error),
     }

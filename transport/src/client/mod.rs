@@ -1,9 +1,9 @@
 //! A blocking MQTT client for one thread: the agent's sender.
 //!
-//! - In: batches to publish, filters to subscribe to; a descriptor that wakes it.
-//! - Out: packets on a TCP or TLS connection, as many in one system call as are buffered; [`Event`]s.
-//! - Never: a thread, an unbounded wait or buffer, a reconnect of its own: after an error the caller makes a new one, and
-//!   publishes again what was not acknowledged.
+//! - In: messages to publish, filters to subscribe to, a descriptor that wakes it.
+//! - Out: packets on a TCP or TLS connection, all buffered ones with one system call; [`Event`]s.
+//! - Never: a thread, an unbounded wait or buffer, a reconnect: after an error the caller connects again and publishes unacknowledged messages
+//!   again.
 
 mod link;
 mod session;
@@ -21,15 +21,15 @@ pub use url::Url as Address;
 
 use crate::mqtt::{CodecError, ReasonCode, Text, Version};
 
-/// How many unacknowledged messages a 3.1.1 server, which cannot say it, is taken to bear.
+/// The assumed Receive Maximum of a 3.1.1 server, which cannot report one.
 pub const RECEIVE_MAX_V311: u16 = 64;
 
-/// The bytes that may wait to be sent before [`Client::publish`] itself waits for the network.
+/// The most buffered bytes; beyond it [`Client::publish`] waits for the network.
 pub const SEND_BUFFER_BYTES_MAX: usize = 1 << 20;
-/// How many of a name's addresses are tried.
+/// The most addresses of a name that are tried.
 pub const ADDRESSES_MAX: usize = 8;
 
-/// How to reach the server.
+/// The address of the server, and the settings of the connection.
 #[derive(Clone)]
 pub struct ClientConfig {
     /// `mqtt://host:port` or `mqtts://host:port`; without a port 1883 and 8883.
@@ -41,13 +41,13 @@ pub struct ClientConfig {
     /// Password; only beside a user name.
     pub password: Option<String>,
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// The longest silence; 0 for no bound.
+    /// The keep-alive interval; 0 for none.
     pub keep_alive: Duration,
-    /// For TCP on all addresses of the host, TLS and CONNACK together. The name look-up has the system's own bounds.
+    /// The timeout for TCP on all addresses of the host, TLS and CONNACK together. The resolver has the system's own timeouts.
     pub connect_timeout: Duration,
-    /// How long the server may take nothing while there is something to be sent.
+    /// The longest time in which the server takes none of the buffered bytes.
     pub send_timeout: Duration,
-    /// The largest packet taken.
+    /// The largest packet that is accepted.
     pub packet_bytes_max: usize,
 }
 
@@ -82,83 +82,83 @@ impl Default for ClientConfig {
     }
 }
 
-/// Why the client could not go on.
+/// Why the client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The configuration cannot be used.
     #[error("MQTT server {url:?}: {problem}")]
     Config {
         url: String,
-        /// What is wrong and what to do.
+        /// The problem and its remedy.
         problem: String,
     },
     #[error("cannot connect to MQTT server {url}: {problem}")]
     Connect {
         url: String,
-        /// What each address said.
+        /// The error of each address.
         problem: String,
     },
-    /// The server said no.
+    /// The server refused the connection.
     #[error("MQTT server {url} refused the connection: {reason}{}{}", if text.is_empty() { "" } else { ": " }, text)]
     Refused {
         url: String,
         reason: ReasonCode,
-        /// In the server's words.
+        /// The server's reason string.
         text: String,
     },
     /// The server ended the connection.
     #[error("MQTT server {peer} ended the connection: {problem}")]
     Closed {
         peer: SocketAddr,
-        /// What it said, if anything.
+        /// The server's reason, if it gave one.
         problem: String,
     },
     #[error("connection to MQTT server {peer}: {error}")]
     Io {
         peer: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// The server did not answer in time.
+    /// The server did not respond in time.
     #[error("MQTT server {peer} did not {what} within {after:?}")]
     Timeout {
         peer: SocketAddr,
-        /// What it did not do.
+        /// The expected action of the server.
         what: &'static str,
-        /// How long was waited.
+        /// The timeout.
         after: Duration,
     },
     /// The server's bytes or the caller's packet break the protocol.
     #[error("MQTT server {peer}: {error}")]
     Codec { peer: SocketAddr, error: CodecError },
-    /// As many messages are in flight as the server takes: wait for an acknowledgement. The connection is sound.
+    /// The server's window is full: wait for an acknowledgement. The connection is usable.
     #[error("{0} messages are in flight already, as many as the server takes")]
     WindowFull(u16),
-    /// The message is larger than the server takes. The connection is sound.
+    /// The message is larger than the server accepts. The connection is usable.
     #[error("message of {bytes} bytes, the server takes {max}; raise its packet limit or send smaller batches")]
     TooLarge { bytes: usize, max: usize },
 }
 
-/// What the server said.
+/// An event from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A message published with QoS 1 is the server's now, unless `reason` is an error.
+    /// The server acknowledged a QoS 1 message; it has accepted the message unless `reason` is an error.
     Acked {
         packet_id: u16,
-        /// Success, or why it was refused.
+        /// Success, or the reason of the refusal.
         reason: ReasonCode,
     },
-    /// A subscription was answered.
+    /// The server has granted or refused a subscription.
     Subscribed {
         packet_id: u16,
-        /// The granted quality of service, or why it was refused.
+        /// The granted QoS, or the reason of the refusal.
         reason: ReasonCode,
     },
     /// A message of a subscription; already acknowledged.
     Message {
         topic: Text,
         payload: Bytes,
-        /// Whether it was retained at the server.
+        /// Whether the server had retained it.
         retain: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! The connection's state: what is in flight, what was said, when to ping.
+//! The state of the connection: messages in flight, received events, pings.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -18,9 +18,9 @@ use crate::mqtt::{
 
 /// The most messages in flight, whatever the server takes: packet identifiers have 16 bits, and some must be free.
 const IN_FLIGHT_MAX: u16 = 32_768;
-/// The most subscriptions without an answer.
+/// The most subscriptions without SUBACK.
 const SUBSCRIBING_MAX: u16 = 1024;
-/// How many events wait for the caller before no more bytes are read.
+/// The most events that wait for the caller; beyond it no bytes are read.
 const EVENTS_MAX: usize = 1024;
 
 /// A connection to a server, with a clean session.
@@ -36,7 +36,7 @@ pub struct Client {
     subscribing: HashSet<u16>,
     last_id: u16,
     receive_max: u16,
-    /// The largest packet that the server takes.
+    /// The largest packet that the server accepts.
     send_bytes_max: usize,
     packet_bytes_max: usize,
     keep_alive: Duration,
@@ -44,14 +44,14 @@ pub struct Client {
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,
-    /// Since when the network takes nothing although there is something to be sent.
+    /// Since when the network takes none of the buffered bytes.
     stalled: Option<Instant>,
-    /// What ended the connection, kept until the events before it are handed out.
+    /// The error that ended the connection, kept until the events before it are returned.
     failure: Option<ClientError>,
 }
 
 impl Client {
-    /// Connects with a clean session, waits for CONNACK.
+    /// Connects with a clean session and waits for CONNACK.
     pub fn connect(config: &ClientConfig) -> Result<Client, ClientError> {
         let refused = |problem: String| ClientError::Config { url: config.url.clone(), problem };
         let url = Url::parse(&config.url).map_err(refused)?;
@@ -90,7 +90,7 @@ impl Client {
     fn shake_hands(&mut self, config: &ClientConfig, deadline: Instant) -> Result<ConnAck, ClientError> {
         let failed = |problem: String| ClientError::Connect { url: config.url.clone(), problem };
         loop {
-            // First what the server has said: it may have refused and closed before it took all bytes.
+            // Received bytes first: the server may have refused and closed before it took all bytes.
             let transfer = self.link.fill(&mut self.inbox).map_err(|error| failed(explain(&error)))?;
             let packet = mqtt::decode(&mut self.inbox, Some(self.version), self.packet_bytes_max);
             match packet.map_err(|error| failed(format!("{error}; is it an MQTT server?")))? {
@@ -141,9 +141,9 @@ impl Client {
         Ok(())
     }
 
-    /// Publishes: into the send buffer, see [`Client::flush`]. Returns the packet identifier, 0 for QoS 0. Waits for the
-    /// network only when more than [`SEND_BUFFER_BYTES_MAX`] is buffered. After [`ClientError::WindowFull`] and
-    /// [`ClientError::TooLarge`] the connection is sound, and nothing was sent.
+    /// Appends a message to the send buffer, see [`Client::flush`]. Returns the packet identifier, 0 for QoS 0. Waits for the network only if more
+    /// than [`SEND_BUFFER_BYTES_MAX`] is buffered. After [`ClientError::WindowFull`] and [`ClientError::TooLarge`] the connection is usable, and
+    /// nothing was sent.
     pub fn publish(&mut self, topic: &str, payload: &[u8], qos1: bool, retain: bool) -> Result<u16, ClientError> {
         if qos1 && self.in_flight.len() >= usize::from(self.receive_max) {
             return Err(ClientError::WindowFull(self.receive_max));
@@ -173,7 +173,7 @@ impl Client {
         Ok(packet_id)
     }
 
-    /// Subscribes with QoS 1; returns the packet identifier that [`Event::Subscribed`] comes with.
+    /// Subscribes with QoS 1; returns the packet identifier, which [`Event::Subscribed`] repeats.
     pub fn subscribe(&mut self, filter: &str) -> Result<u16, ClientError> {
         if self.subscribing.len() >= usize::from(SUBSCRIBING_MAX) {
             return Err(ClientError::WindowFull(SUBSCRIBING_MAX));
@@ -185,8 +185,7 @@ impl Client {
         Ok(packet_id)
     }
 
-    /// Hands what is buffered to the system, as much as it takes at once: one call for all that was published since the
-    /// last. [`Client::poll`] does so too.
+    /// Writes the send buffer to the socket, with one call for all messages since the last one. [`Client::poll`] does so too.
     pub fn flush(&mut self) -> Result<(), ClientError> {
         match self.link.drain(&mut self.outbox) {
             Ok(progress) => {
@@ -207,13 +206,12 @@ impl Client {
         }
     }
 
-    /// Waits at most so long for an event; sends what is buffered and pings on the way.
+    /// Waits for an event until the timeout; sends buffered bytes and pings meanwhile.
     pub fn poll(&mut self, wait: Duration) -> Result<Option<Event>, ClientError> {
         self.poll_until(wait, None)
     }
 
-    /// The same, and returns `None` early when `wake` (an eventfd or a pipe, which the caller reads) has something to
-    /// read.
+    /// As [`Client::poll`]; also returns `None` when `wake` (an eventfd or a pipe, which the caller reads) becomes readable.
     pub fn poll_or_wake(&mut self, wait: Duration, wake: BorrowedFd<'_>) -> Result<Option<Event>, ClientError> {
         self.poll_until(wait, Some(wake))
     }
@@ -266,12 +264,12 @@ impl Client {
         }
     }
 
-    /// Sends and receives what goes without waiting.
+    /// Sends and receives without waiting.
     fn pump(&mut self) {
         if self.failure.is_some() {
             return;
         }
-        // Receiving comes first: it may bring what has to be answered, and why the connection ended.
+        // Receiving comes first: the bytes may need a response, or have the reason why the connection ended.
         if let Err(error) = self.receive().and_then(|()| self.flush()) {
             self.failure = Some(error);
         }
@@ -354,15 +352,15 @@ impl Client {
         Ok(())
     }
 
-    /// Pings when nothing was sent or received for a while. Returns when to look again; `None` for at once.
+    /// Pings if nothing was sent or received for the keep-alive interval. Returns the time of the next check; `None` for at once.
     fn keep_alive(&mut self, now: Instant) -> Result<Option<Instant>, ClientError> {
-        // Far enough away to mean never.
+        // Practically never.
         let never = now + Duration::from_secs(3600);
         if self.keep_alive.is_zero() {
             return Ok(Some(never));
         }
         if let Some(sent) = self.ping_sent {
-            // Anything received shows that the server lives: it may have much to do before the ping.
+            // Any received packet shows that the server is alive: it may handle others before the ping.
             let limit = sent.max(self.last_received) + self.keep_alive;
             if now > limit {
                 let (peer, after) = (self.link.peer, self.keep_alive);
@@ -379,23 +377,22 @@ impl Client {
         Ok(None)
     }
 
-    /// How many unacknowledged QoS 1 messages may be in flight: what the server said, at most 32,768, or
-    /// [`RECEIVE_MAX_V311`].
+    /// The most unacknowledged QoS 1 messages in flight: the server's Receive Maximum, at most 32,768, or [`RECEIVE_MAX_V311`].
     pub fn receive_max(&self) -> u16 {
         self.receive_max
     }
 
-    /// How many are unacknowledged now.
+    /// The number of unacknowledged messages.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Bytes published and not yet taken by the system.
+    /// Buffered bytes that the system has not taken.
     pub fn unsent_bytes(&self) -> usize {
         self.outbox.len()
     }
 
-    /// The socket's file descriptor, to wait for with poll.
+    /// The socket's file descriptor, for `poll(2)`.
     pub fn fd(&self) -> RawFd {
         self.link.fd()
     }
@@ -405,7 +402,7 @@ impl Client {
         self.link.peer
     }
 
-    /// Sends what is buffered and DISCONNECT, closes. Waits at most the send timeout.
+    /// Sends buffered bytes and DISCONNECT, and closes. Waits at most for the send timeout.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         self.put(&Packet::Disconnect(Disconnect::default()))?;
         loop {
@@ -424,8 +421,7 @@ impl Client {
         mqtt::encode(packet, self.version, &mut self.outbox).map_err(|error| self.codec(error))
     }
 
-    /// The next packet identifier that is not in use. There always is one: see
-    /// [`IN_FLIGHT_MAX`] and [`SUBSCRIBING_MAX`].
+    /// The next free packet identifier. One always exists: see [`IN_FLIGHT_MAX`] and [`SUBSCRIBING_MAX`].
     fn new_id(&mut self) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(1);
@@ -460,11 +456,11 @@ fn connect_packet(config: &ClientConfig) -> Packet {
     Packet::Connect(Box::new(connect))
 }
 
-/// What may be the matter when a server hangs up before it has said anything.
+/// A hint for a server that closes the connection without a response.
 const CLOSED_HINT: &str =
     "; does it speak this version of MQTT, and TLS or not as configured? Does it want a client certificate?";
 
-/// A failure with what to do about the usual ones.
+/// A failure with a hint for the usual causes.
 fn explain(error: &io::Error) -> String {
     let text = error.to_string();
     let hint = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {

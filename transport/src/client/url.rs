@@ -3,7 +3,7 @@
 /// A server's address as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// Whether TLS is spoken.
+    /// Whether the connection uses TLS.
     pub tls: bool,
     /// Name or address, without the brackets of IPv6.
     pub host: String,
@@ -11,7 +11,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// The error says what is wrong and what to do.
+    /// Parses a URL; the error names the problem and its remedy.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (tls, rest) = match text.split_once("://") {
             Some(("mqtt", rest)) => (false, rest),

@@ -1,4 +1,4 @@
-//! Bytes into packets.
+//! Decodes packets.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -9,14 +9,14 @@ use super::{
     Will, valid_filter, valid_topic,
 };
 
-/// How much room is made at least when a packet is not all there, in bytes.
+/// The least free space in the buffer while a packet is incomplete, in bytes.
 const READ_BYTES: usize = 4096;
 
 type Result<T> = std::result::Result<T, CodecError>;
 
-/// Takes one packet off the front of `buffer`; `None` when more bytes are needed. `version` is what CONNECT fixed; with
-/// `None` only CONNECT is taken. Packets over `packet_bytes_max` in all are refused as soon as their length is known.
-/// After an error the connection must be closed: the buffer's content is not specified.
+/// Takes one packet from the front of `buffer`; `None` if more bytes are needed. `version` is the version of the connection's CONNECT; with `None`
+/// only CONNECT is accepted. Packets over `packet_bytes_max` are refused as soon as their length is known. After an error the connection must be
+/// closed: the buffer's content is unspecified.
 pub fn decode(buffer: &mut BytesMut, version: Option<Version>, packet_bytes_max: usize) -> Result<Option<Packet>> {
     let Some(&first) = buffer.first() else { return Ok(None) };
     let Some(packet_type) = PacketType::from_number(first >> 4) else {
@@ -45,7 +45,7 @@ pub fn decode(buffer: &mut BytesMut, version: Option<Version>, packet_bytes_max:
         return Err(CodecError::TooLarge { bytes: total, max: packet_bytes_max });
     }
     if buffer.len() < total {
-        // Grows with what has arrived, not with what is announced: ten bytes must not cost megabytes.
+        // Grows with the received bytes, not with the announced length: ten bytes must not allocate megabytes.
         buffer.reserve((total - buffer.len()).min(buffer.len().max(READ_BYTES)));
         return Ok(None);
     }
@@ -60,7 +60,7 @@ pub fn decode(buffer: &mut BytesMut, version: Option<Version>, packet_bytes_max:
     Ok(Some(packet))
 }
 
-/// The remaining length and how many bytes say it; `None` when they are not all there (1.5.5, 2.1.4).
+/// The remaining length and the size of its field; `None` if the field is incomplete (1.5.5, 2.1.4).
 fn remaining_length(bytes: &[u8]) -> std::result::Result<Option<(usize, usize)>, &'static str> {
     let mut length = 0;
     for (index, &byte) in bytes.iter().take(4).enumerate() {
@@ -75,7 +75,7 @@ fn remaining_length(bytes: &[u8]) -> std::result::Result<Option<(usize, usize)>,
     if bytes.len() >= 4 { Err("remaining length over four bytes") } else { Ok(None) }
 }
 
-/// What follows the fixed header.
+/// The bytes after the fixed header.
 struct Body {
     bytes: Bytes,
     packet: &'static str,
@@ -268,7 +268,7 @@ impl Body {
         Ok(UnsubAck { packet_id, reasons, properties })
     }
 
-    /// All that is left, as reason codes; at least one.
+    /// The remaining bytes as reason codes; at least one.
     fn reasons(&mut self, packet_type: PacketType) -> Result<Vec<ReasonCode>> {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.is_empty() {
@@ -277,7 +277,7 @@ impl Body {
         bytes.iter().map(|&code| self.checked(ReasonCode(code), packet_type)).collect()
     }
 
-    /// Both may be left out when they say success and nothing; 3.1.1 has neither.
+    /// The reason code and the properties, which are omitted for success without properties; 3.1.1 has neither.
     fn reason_and_properties(&mut self, packet_type: PacketType, at: u16) -> Result<(ReasonCode, Properties)> {
         if !self.v5 || self.bytes.is_empty() {
             return Ok(Default::default());
@@ -313,7 +313,7 @@ impl Body {
     }
 
     fn property(&mut self) -> Result<super::Property> {
-        // Every identifier known is below 128 and so takes one byte.
+        // All known identifiers are below 128 and take one byte.
         let id = self.byte()?;
         let Some((form, _)) = properties::describe(id) else {
             return self.malformed("unknown property");
@@ -341,7 +341,7 @@ impl Body {
         Err(CodecError::Malformed { packet: self.packet, reason })
     }
 
-    /// Fails when there are so many already that there must not be another.
+    /// Fails if the count is at its maximum.
     fn one_more(&self, count: usize, max: usize, what: &'static str) -> Result<()> {
         if count < max { Ok(()) } else { Err(CodecError::TooMany { packet: self.packet, what, max }) }
     }

@@ -1,4 +1,4 @@
-//! Packets into bytes. Properties and reason codes that 3.1.1 cannot carry are left out there.
+//! Encodes packets. Properties and reason codes are omitted for 3.1.1, which has none.
 
 use bytes::{BufMut, BytesMut};
 
@@ -10,7 +10,7 @@ use super::{
 
 type EncodeResult<T> = std::result::Result<T, &'static str>;
 
-/// Appends one packet to `out`; on an error `out` is as before.
+/// Appends one packet to `out`; after an error `out` is unchanged.
 pub fn encode(packet: &Packet, version: Version, out: &mut BytesMut) -> std::result::Result<(), CodecError> {
     let packet_type = packet.packet_type();
     if let Packet::Publish(publish) = packet {
@@ -43,22 +43,22 @@ pub fn encode(packet: &Packet, version: Version, out: &mut BytesMut) -> std::res
     })
 }
 
-/// A PUBLISH whose topic and payload are borrowed: what a sender with batches of its own encodes without copying twice.
+/// A PUBLISH with a borrowed topic and payload, so that a sender copies its batches only once.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishParts<'a> {
     pub dup: bool,
     pub qos: QoS,
-    /// To be kept for later subscribers.
+    /// The server retains the message for later subscribers.
     pub retain: bool,
     pub topic: &'a str,
     /// Present exactly when `qos` is above 0; never 0.
     pub packet_id: Option<u16>,
     pub payload: &'a [u8],
-    /// Left out in 3.1.1.
+    /// Omitted in 3.1.1.
     pub properties: &'a Properties,
 }
 
-/// Appends one PUBLISH to `out`; on an error `out` is as before.
+/// Appends one PUBLISH to `out`; after an error `out` is unchanged.
 pub fn encode_publish(
     publish: &PublishParts<'_>,
     version: Version,
@@ -96,7 +96,7 @@ fn put_publish(publish: &PublishParts<'_>, v5: bool, out: &mut BytesMut) -> Enco
         writer.out.put_u16(id);
     }
     writer.properties(publish.properties, place::PUBLISH)?;
-    // The payload is written behind the length that includes it, so that a large one is not moved.
+    // The length precedes the payload, so that a large payload is not moved.
     let remaining = out.len() - start - 2 + publish.payload.len();
     insert_length(remaining, start + 1, out)?;
     out.put_slice(publish.payload);
@@ -263,7 +263,7 @@ impl Writer<'_> {
         unsuback.reasons.iter().try_for_each(|&reason| self.reason(reason, PacketType::UnsubAck))
     }
 
-    /// Leaves out what says success and nothing.
+    /// Omits the reason code and the properties for success without properties.
     fn reason_and_properties(
         &mut self,
         reason: ReasonCode,

@@ -1,9 +1,9 @@
 //! MQTT 3.1.1 and 5.0 as bytes: every packet, every property, no I/O.
 //!
-//! - In: bytes as a socket gave them ([`decode`]); packets to be sent ([`encode`]).
+//! - In: bytes of a socket ([`decode`]); packets to be sent ([`encode`]).
 //! - Out: packets whose text and payload point into the received bytes; bytes.
-//! - Never: a socket, a clock, session state. What the specification lets a receiver check in one packet is checked;
-//!   what needs the connection's history (order of packets, quota, aliases in use) is the caller's.
+//! - Never: a socket, a clock, session state. The decoder checks every rule of the specification that concerns a single packet; the caller checks
+//!   the rules that need the connection's history (order of packets, quota, aliases in use).
 //!
 //! Specifications: OASIS MQTT Version 3.1.1 (2014) and MQTT Version 5.0 (2019); section numbers in comments are of 5.0.
 

@@ -52,9 +52,9 @@ pub enum Packet {
     SubAck(SubAck),
     Unsubscribe(Unsubscribe),
     UnsubAck(UnsubAck),
-    /// Asks the server for a PINGRESP.
+    /// Requests a PINGRESP from the server.
     PingReq,
-    /// The server answers a PINGREQ.
+    /// The server's response to a PINGREQ.
     PingResp,
     Disconnect(Disconnect),
     Auth(Auth),
@@ -86,11 +86,11 @@ impl Packet {
 /// CONNECT: a client opens a session (3.1).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Connect {
-    /// The version that the whole connection speaks.
+    /// The version of the whole connection.
     pub version: Version,
-    /// Begin without an old session (3.1.1: clean session).
+    /// Begin without an existing session (3.1.1: clean session).
     pub clean_start: bool,
-    /// The longest silence of the client, s; 0 for no bound.
+    /// The keep-alive interval of the client, s; 0 for none.
     pub keep_alive_s: u16,
     /// The client's name; if empty, the server assigns one.
     pub client_id: Text,
@@ -143,7 +143,7 @@ pub struct Will {
     pub properties: Properties,
 }
 
-/// CONNACK: the server takes or refuses a client (3.2). A 3.1.1 return code is given as the reason code of the same meaning.
+/// CONNACK: the server accepts or refuses a client (3.2). A 3.1.1 return code is given as the reason code of the same meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnAck {
     /// Whether the server has kept a session.
@@ -269,6 +269,6 @@ pub struct Disconnect {
 pub struct Auth {
     /// Success, continue or re-authenticate.
     pub reason: ReasonCode,
-    /// Hold the authentication method and its data.
+    /// The authentication method and its data.
     pub properties: Properties,
 }

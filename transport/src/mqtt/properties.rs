@@ -6,7 +6,7 @@ use super::Text;
 use super::error::TOPIC_ALIAS_ZERO;
 use super::topic::valid_topic;
 
-/// How a property's value is written.
+/// The encoding of a property's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Flag,
@@ -18,13 +18,13 @@ pub(super) enum Form {
     Pair,
 }
 
-/// The packets in which a property may stand, as bits.
+/// The packets in which a property is allowed, as bits.
 pub(super) mod place {
     pub(in crate::mqtt) const CONNECT: u16 = 1;
     pub(in crate::mqtt) const WILL: u16 = 1 << 1;
     pub(in crate::mqtt) const CONNACK: u16 = 1 << 2;
     pub(in crate::mqtt) const PUBLISH: u16 = 1 << 3;
-    /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK take the same.
+    /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK allow the same.
     pub(in crate::mqtt) const ACK: u16 = 1 << 4;
     pub(in crate::mqtt) const SUBSCRIBE: u16 = 1 << 5;
     pub(in crate::mqtt) const UNSUBSCRIBE: u16 = 1 << 6;
@@ -60,7 +60,7 @@ macro_rules! properties {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Property {
             $(#[doc = $doc] $name(value_type!($form)),)*
-            /// A name and a value of the application's own; may stand more than once.
+            /// A name and a value of the application; may occur more than once.
             UserProperty(Text, Text),
         }
 
@@ -74,7 +74,7 @@ macro_rules! properties {
             }
         }
 
-        /// Form and places of the property `id`.
+        /// The form of the property `id`, and the packets that allow it.
         pub(super) fn describe(id: u8) -> Option<(Form, u16)> {
             match id {
                 $($id => Some((Form::$form, $(place::$place)|+)),)*
@@ -94,7 +94,7 @@ macro_rules! properties {
             })*
         }
 
-        /// Puts a value that was read into the property `id`; `None` when the form is another.
+        /// The property `id` with a decoded value; `None` if the value has another form.
         pub(super) fn make(id: u8, value: Value) -> Option<Property> {
             match (id, value) {
                 $(($id, Value::$form(value)) => Some(Property::$name(value)),)*
@@ -103,7 +103,7 @@ macro_rules! properties {
             }
         }
 
-        /// The value to be written.
+        /// The value for encoding.
         pub(super) fn value(property: &Property) -> Value {
             match property {
                 $(Property::$name(value) => Value::$form(value.clone()),)*
@@ -129,8 +129,8 @@ properties! {
     0x01 PayloadFormatIndicator payload_format_indicator: Flag in WILL | PUBLISH, "Whether the payload is UTF-8 text.";
     0x02 MessageExpiryInterval message_expiry_interval: U32 in WILL | PUBLISH, "Lifetime of the message, s.";
     0x03 ContentType content_type: Text in WILL | PUBLISH, "What the payload is.";
-    0x08 ResponseTopic response_topic: Text in WILL | PUBLISH, "Topic for an answer.";
-    0x09 CorrelationData correlation_data: Binary in WILL | PUBLISH, "Which request an answer is to.";
+    0x08 ResponseTopic response_topic: Text in WILL | PUBLISH, "Topic for a response.";
+    0x09 CorrelationData correlation_data: Binary in WILL | PUBLISH, "Identifies the request of a response.";
     0x0b SubscriptionIdentifier subscription_identifier: VarInt in PUBLISH | SUBSCRIBE, "Number of the subscription, not 0; in PUBLISH possibly more than one.";
     0x11 SessionExpiryInterval session_expiry_interval: U32 in CONNECT | CONNACK | DISCONNECT, "Lifetime of the session after the connection, s.";
     0x12 AssignedClientIdentifier assigned_client_identifier: Text in CONNACK, "The name that the server gave the client.";
@@ -154,7 +154,7 @@ properties! {
     0x2a SharedSubscriptionAvailable shared_subscription_available: Flag in CONNACK, "Whether the server knows shared subscriptions.";
 }
 
-/// The properties of a packet, in their order. None costs nothing.
+/// The properties of a packet, in their order. An empty list takes no memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Properties(pub Vec<Property>);
 
@@ -164,18 +164,18 @@ impl Properties {
         Self(Vec::new())
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same with one more.
+    /// Adds a property.
     pub fn with(mut self, property: Property) -> Self {
         self.0.push(property);
         self
     }
 
-    /// The application's own, in their order.
+    /// The application's own properties, in their order.
     pub fn user_properties(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter_map(|property| match property {
             Property::UserProperty(name, value) => Some((name.as_str(), value.as_str())),
@@ -184,7 +184,7 @@ impl Properties {
     }
 }
 
-/// What forbids a property's value or its company, if anything does: checked alike when reading and writing.
+/// Why a property's value, or its combination with others, is forbidden. Decoder and encoder use the same check.
 pub(super) fn check(properties: &[Property], at: u16) -> Result<(), &'static str> {
     let mut seen = 0u64;
     for property in properties {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::PacketType;
 
-/// Success, or why not. Below 0x80 something was done; from 0x80 on it failed.
+/// Success below 0x80, failure from 0x80 on.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ReasonCode(pub u8);
 
@@ -70,7 +70,7 @@ reasons! {
 }
 
 impl ReasonCode {
-    /// Whether it says that something failed.
+    /// Whether the code reports a failure.
     pub fn is_error(self) -> bool {
         self.0 >= 0x80
     }
@@ -80,7 +80,7 @@ impl ReasonCode {
         describe(self.0).is_some_and(|(_, packets)| packets.contains(&packet))
     }
 
-    /// The CONNACK return code of 3.1.1 that says the same, or nearly.
+    /// The CONNACK return code of 3.1.1 with the same or the closest meaning.
     pub fn to_connack_v311(self) -> u8 {
         match self {
             Self::SUCCESS => 0,
@@ -92,7 +92,7 @@ impl ReasonCode {
         }
     }
 
-    /// The reason that a 3.1.1 CONNACK's return code stands for; `None` for the reserved codes.
+    /// The reason of a 3.1.1 CONNACK's return code; `None` for the reserved codes.
     pub fn from_connack_v311(code: u8) -> Option<Self> {
         const CODES: [ReasonCode; 6] = [
             ReasonCode::SUCCESS,

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// Text held in shared bytes: a clone copies nothing.
+/// Text in shared bytes: a clone copies nothing.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(Bytes);
 

@@ -31,23 +31,23 @@ pub fn valid_filter(filter: &str) -> bool {
     true
 }
 
-/// A shared subscription taken apart.
+/// A parsed shared subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared<'a> {
     /// The name that its subscribers share.
     pub name: &'a str,
-    /// What they subscribe to.
+    /// The topic filter.
     pub filter: &'a str,
 }
 
-/// Takes `$share/name/filter` apart; `None` for any other filter.
+/// Parses `$share/name/filter`; `None` for any other filter.
 pub fn shared(filter: &str) -> Option<Shared<'_>> {
     let (name, filter) = filter.strip_prefix("$share/")?.split_once('/')?;
     (!name.is_empty() && !filter.is_empty() && !name.contains(['+', '#'])).then_some(Shared { name, filter })
 }
 
-/// Whether a message on `topic` goes to a subscriber of `filter`, both valid, `filter` without its `$share/name/`.
-/// A wildcard at the beginning does not match topics that begin with `$` (4.7.2).
+/// Whether `topic` matches `filter`. Both are valid, and `filter` has no `$share/name/`.
+/// A leading wildcard does not match topics that begin with `$` (4.7.2).
 pub fn topic_matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;

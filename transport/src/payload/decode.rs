@@ -1,4 +1,4 @@
-//! Bytes into values. Every length is checked against what is there before anything is allocated.
+//! Decodes payloads. Every length is checked against the remaining bytes before an allocation.
 
 mod check;
 mod cursor;
@@ -14,7 +14,7 @@ use cursor::Cursor;
 
 pub(super) type DecodeResult<T> = std::result::Result<T, PayloadError>;
 
-/// Reads the header and not the columns.
+/// Reads only the header.
 pub fn read_header(payload: &[u8]) -> DecodeResult<(BatchHeader, Span)> {
     let head = Head::read(payload)?;
     Ok((head.to_header(), head.span))
@@ -26,24 +26,24 @@ pub fn read_origin(payload: &[u8]) -> DecodeResult<(&str, SchemaHash, Span)> {
     Ok((head.agent, head.schema, head.span))
 }
 
-/// The header, what it covers, and the smallest and the largest time, without reading the columns. Checks that the payload is of `schema`.
+/// The header, its span, and the smallest and the largest time, without reading the columns. Checks that the payload has this `schema`.
 pub fn read_times(payload: &[u8], schema: &Schema) -> DecodeResult<(BatchHeader, Span, (i64, i64))> {
     let head = Head::read_for(payload, schema)?;
     Ok((head.to_header(), head.span, head.range(payload)?))
 }
 
-/// Decodes everything and checks that nothing is left over.
+/// Decodes the whole payload. Trailing bytes are an error.
 pub fn decode_batch(payload: &[u8], schema: &Schema) -> DecodeResult<Batch> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
     let mut columns = Vec::with_capacity(schema.len());
     if head.span.samples == 1 {
-        columns.extend(schema.types().iter().map(|value_type| single_column(*value_type)));
+        columns.extend(schema.types().iter().map(|value_type| column_for(*value_type, 1)));
         walk.append_all(schema, &mut columns, 1)?;
     } else {
-        // Memory for a column is only taken once those before it have been found whole.
+        // A column is allocated only after the previous ones were decoded.
         for value_type in schema.types() {
-            let mut column = empty_column(*value_type);
+            let mut column = column_for(*value_type, 0);
             walk.append_column(schema, &mut column, head.span.samples)?;
             columns.push(column);
         }
@@ -52,7 +52,7 @@ pub fn decode_batch(payload: &[u8], schema: &Schema) -> DecodeResult<Batch> {
     Ok(Batch { header: head.to_header(), times: head.times(payload)?, columns })
 }
 
-/// Decodes the times and the column of one sensor (its index in the schema); steps over the columns before it.
+/// Decodes the times and the column of one sensor (its index in the schema); skips the columns before it.
 pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> DecodeResult<(Vec<i64>, Column)> {
     let Some(definition) = schema.sensors().get(sensor) else {
         return Err(PayloadError::NoSuchSensor { sensor, sensors: schema.len() });
@@ -62,13 +62,12 @@ pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> DecodeRe
     for _ in 0..sensor {
         walk.skip_column()?;
     }
-    let mut column = empty_column(definition.value_type);
+    let mut column = column_for(definition.value_type, 0);
     walk.next_column(schema, &mut column)?;
     Ok((head.times(payload)?, column))
 }
 
-/// Decodes column after column into the same two buffers: what a reader of whole batches uses instead of
-/// [`decode_batch`] when it does not keep the columns. Returns the times.
+/// Decodes one column after another into the same two buffers, for readers of whole batches that do not keep the columns. Returns the times.
 pub fn for_each_column(
     payload: &[u8],
     schema: &Schema,
@@ -76,8 +75,8 @@ pub fn for_each_column(
 ) -> DecodeResult<Vec<i64>> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
-    let mut ints = empty_column(ValueType::Int);
-    let mut floats = empty_column(ValueType::Float);
+    let mut ints = column_for(ValueType::Int, 0);
+    let mut floats = column_for(ValueType::Float, 0);
     for (index, sensor) in schema.sensors().iter().enumerate() {
         let column = if sensor.value_type == ValueType::Int { &mut ints } else { &mut floats };
         walk.next_column(schema, column)?;
@@ -87,8 +86,8 @@ pub fn for_each_column(
     head.times(payload)
 }
 
-/// Decodes everything behind what is there already: times behind `times`, each sensor's values behind those of its column, which will
-/// have at most `rows_max` in all. After an error columns are as they were before; their types must be the schema's.
+/// Appends the times to `times` and each sensor's values to its column, which will have at most `rows_max` rows. After an error the columns are
+/// unchanged. Their types must be those of the schema.
 pub fn append_columns(
     payload: &[u8],
     schema: &Schema,
@@ -113,7 +112,7 @@ pub fn append_columns(
     Ok(())
 }
 
-/// Leaves the first `rows` of a column.
+/// Truncates a column to its first `rows`.
 fn cut(column: &mut Column, rows: usize) {
     match &mut column.values {
         ColumnValues::Int(values) => values.truncate(rows),
@@ -123,7 +122,7 @@ fn cut(column: &mut Column, rows: usize) {
     if let Some(last) = column.gaps.0.get_mut(rows / 64) {
         *last &= (1 << (rows % 64)) - 1;
     }
-    // No bits say the same as no words, and cost whoever reads them nothing.
+    // Without gaps the bitmap is empty, which is faster to read.
     if column.gaps.0.iter().all(|word| *word == 0) {
         column.gaps.0.clear();
     }
@@ -137,19 +136,11 @@ pub fn last_row(payload: &[u8], schema: &Schema) -> DecodeResult<(i64, Vec<Optio
     Ok((head.span.last_time, row))
 }
 
-fn empty_column(value_type: ValueType) -> Column {
+/// An empty column with room for `rows`.
+fn column_for(value_type: ValueType, rows: usize) -> Column {
     let values = match value_type {
-        ValueType::Int => ColumnValues::Int(Vec::new()),
-        ValueType::Float => ColumnValues::Float(Vec::new()),
-    };
-    Column { values, gaps: Gaps::default() }
-}
-
-/// With room for one value.
-fn single_column(value_type: ValueType) -> Column {
-    let values = match value_type {
-        ValueType::Int => ColumnValues::Int(Vec::with_capacity(1)),
-        ValueType::Float => ColumnValues::Float(Vec::with_capacity(1)),
+        ValueType::Int => ColumnValues::Int(Vec::with_capacity(rows)),
+        ValueType::Float => ColumnValues::Float(Vec::with_capacity(rows)),
     };
     Column { values, gaps: Gaps::default() }
 }
@@ -163,9 +154,9 @@ struct Head<'a> {
     interval_ns: u64,
     span: Span,
     steady: bool,
-    /// Where the time differences begin.
+    /// The offset of the time differences.
     times_at: usize,
-    /// Where the mode bytes begin.
+    /// The offset of the mode bytes.
     modes_at: usize,
 }
 
@@ -218,7 +209,7 @@ impl<'a> Head<'a> {
         Ok(Self { agent, boot, seq, schema, interval_ns, span, steady, times_at, modes_at: cursor.at })
     }
 
-    /// Reads the header and checks that it is of `schema`.
+    /// Reads the header and checks that it names `schema`.
     fn read_for(payload: &'a [u8], schema: &Schema) -> DecodeResult<Self> {
         let head = Self::read(payload)?;
         if head.schema != schema.hash() {
@@ -275,12 +266,12 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Goes through the columns: the runs of modes on one side, the bodies on the other.
+/// Iterates over the columns: one cursor in the runs of modes, one in the bodies.
 struct Walk<'a> {
     runs: Cursor<'a>,
     bodies: Cursor<'a>,
     samples: usize,
-    /// Sensors whose column has not been reached, the current run not counted.
+    /// Sensors after the current run.
     sensors_left: usize,
     mode: u8,
     run_left: usize,
@@ -300,7 +291,7 @@ impl<'a> Walk<'a> {
         while walk.sensors_left > 0 {
             walk.next_run()?;
         }
-        // The bodies begin where the runs end; then the runs are gone through again beside them.
+        // The bodies begin at the end of the runs. The runs are then read again together with the bodies.
         walk.bodies = walk.runs;
         walk.runs = runs;
         walk.sensors_left = head.span.sensors;
@@ -331,7 +322,7 @@ impl<'a> Walk<'a> {
         Ok((self.mode & !mode::GAPS, self.mode & mode::GAPS != 0))
     }
 
-    /// The number of values present in the next body, its gap bitmap taken.
+    /// The number of values in the next body, after its gap bitmap was read.
     fn present(&mut self, gaps: bool) -> DecodeResult<(usize, &'a [u8])> {
         if !gaps {
             return Ok((self.samples, &[]));
@@ -380,7 +371,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Decodes the next column into `column`, whose type says what the schema has there.
+    /// Decodes the next column into `column`, which has the sensor's type.
     fn next_column(&mut self, schema: &Schema, column: &mut Column) -> DecodeResult<()> {
         column.gaps.0.clear();
         match &mut column.values {
@@ -390,7 +381,7 @@ impl<'a> Walk<'a> {
         self.append_column(schema, column, self.samples)
     }
 
-    /// Decodes every column behind what is in it.
+    /// Appends the values of every column.
     fn append_all(&mut self, schema: &Schema, columns: &mut [Column], rows_max: usize) -> DecodeResult<()> {
         let mut at = 0;
         while at < columns.len() {
@@ -404,7 +395,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The same behind what is in `column`, which will have at most `rows_max` rows.
+    /// Appends the next column's values to `column`, which will have at most `rows_max` rows.
     fn append_column(&mut self, schema: &Schema, column: &mut Column, rows_max: usize) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         let start = column.len();
@@ -452,8 +443,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Of a batch of one sample, behind what is in them: the columns of the run of integers or floats at hand. How many; 0 where it is
-    /// something else.
+    /// Appends the columns of the current run of integers or floats, in a batch of one sample. Returns their number; 0 if the run is of another mode.
     fn append_single_run(&mut self, columns: &mut [Column]) -> DecodeResult<usize> {
         if self.samples != 1 {
             return Ok(0);
@@ -506,7 +496,7 @@ fn set_gap(gaps: &mut Gaps, row: usize, rows_max: usize) {
     gaps.0[row / 64] |= 1 << (row % 64);
 }
 
-/// Moves the values present, which begin at `start`, to their samples, with 0 at the gaps.
+/// Moves the values, which begin at `start`, to their samples, with 0 at the gaps.
 fn spread<T: Copy + Default>(values: &mut Vec<T>, start: usize, samples: usize, bitmap: &[u8]) {
     if bitmap.is_empty() {
         return;
@@ -564,14 +554,14 @@ fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut V
     Ok(())
 }
 
-/// Makes `out` longer by so many, which are to be filled: a column's length is known, and need not be asked for with each of its values.
+/// Extends `out` by `count` values and returns them for filling, which is faster than a push for each value.
 fn longer<T: Copy + Default>(out: &mut Vec<T>, count: usize) -> &mut [T] {
     let start = out.len();
     out.resize(start + count, T::default());
     &mut out[start..]
 }
 
-/// Appends what `value` makes of each of so many numbers of `width` bits.
+/// Unpacks `count` numbers of `width` bits and appends `value` of each.
 fn unpack(
     bodies: &mut Cursor<'_>,
     width: usize,
@@ -581,8 +571,8 @@ fn unpack(
 ) -> DecodeResult<()> {
     let packed = bodies.take((count * width).div_ceil(8))?;
     let mask = u64::MAX >> (64 - width);
-    // Eight bytes at once hold any value of up to 57 bits, wherever it begins; the last values have fewer bytes behind
-    // them and go the slow way, as do wider ones.
+    // Eight bytes contain any value of up to 57 bits at any bit offset. The last values have fewer bytes after
+    // them and take the slow path, as do wider ones.
     let quick = if width > 57 || packed.len() < 8 { 0 } else { count.min((packed.len() - 7) * 8 / width) };
     out.extend((0..quick).map(|index| {
         let bit = index * width;

@@ -1,4 +1,4 @@
-//! Values into bytes. The agent's hot path: no allocation once warm, except that the output grows.
+//! Encodes batches. On the agent's hot path: once warm, only the output allocates.
 
 use wholegrain_model::batch::{AGENT_BYTES_MAX, SAMPLES_MAX};
 use wholegrain_model::schema::{SENSORS_MAX, put_varint};
@@ -6,31 +6,31 @@ use wholegrain_model::{Batch, BatchHeader, ColumnValues, ValueType};
 
 use super::{FLAG_STEADY, MAGIC, VALUES_MAX, VERSION, mode, zigzag};
 
-/// Where the encoder takes values from: sensor by sensor, each from the first sample to the last.
+/// The encoder's input: read sensor by sensor, each from the first sample to the last.
 pub trait Rows {
-    /// The raw 64 bits: an `i64` as it is, or the bits of an `f64`. Not asked for gaps.
+    /// The raw 64 bits: of an `i64` or of an `f64`. Not called for gaps.
     fn value(&self, sensor: usize, sample: usize) -> u64;
 
     /// Whether the sensor has no value in the sample.
     fn is_gap(&self, sensor: usize, sample: usize) -> bool;
 
-    /// Whether [`Rows::is_gap`] can be true for this sensor: saying `false` where it is known saves a look at each sample.
+    /// Whether [`Rows::is_gap`] can be true for this sensor: `false` saves a check of each sample.
     fn may_have_gaps(&self, sensor: usize) -> bool {
         let _ = sensor;
         true
     }
 
-    /// Whether the sensor is known to have the same value in every sample, without a gap: then one is asked for.
+    /// Whether the sensor is known to have the same value in every sample, without a gap: then only one is read.
     fn is_constant(&self, sensor: usize) -> bool {
         let _ = sensor;
         false
     }
 }
 
-/// Encodes batches; keeps its buffers from one to the next.
+/// Encodes batches; reuses its buffers.
 #[derive(Debug, Default)]
 pub struct BatchEncoder {
-    /// The present values of the column at hand; then, for integers, their differences.
+    /// The values of the current column without gaps; for integers later their differences.
     values: Vec<u64>,
     gaps: Vec<u8>,
     modes: Vec<u8>,
@@ -46,8 +46,8 @@ impl BatchEncoder {
     /// Appends one payload to `out`: `times.len()` samples of `types.len()` sensors.
     ///
     /// # Panics
-    /// When there is no sample or no sensor, there are more values than [`super::samples_max`] allows, or the agent's name is
-    /// longer than [`AGENT_BYTES_MAX`]: bounds that a caller checks when it is configured.
+    /// If there is no sample or no sensor, there are more values than [`super::samples_max`] allows, or the agent's name is
+    /// longer than [`AGENT_BYTES_MAX`]: the caller checks these bounds when it is configured.
     pub fn encode<R: Rows + ?Sized>(
         &mut self,
         header: &BatchHeader,
@@ -81,8 +81,7 @@ impl BatchEncoder {
         out.extend_from_slice(&self.bodies);
     }
 
-    /// The only value of a column: what an agent that sends every sample at once writes all the time, and most of what one writes that
-    /// samples very often.
+    /// Writes the only value of a column: the most frequent case for an agent that sends each sample at once or has constant values.
     fn single<R: Rows + ?Sized>(&mut self, sensor: usize, value_type: ValueType, rows: &R) -> u8 {
         if rows.may_have_gaps(sensor) && rows.is_gap(sensor, 0) {
             return mode::ABSENT;
@@ -100,7 +99,7 @@ impl BatchEncoder {
         }
     }
 
-    /// Writes the body of one column, returns its mode.
+    /// Writes the body of one column and returns its mode.
     fn column<R: Rows + ?Sized>(&mut self, sensor: usize, value_type: ValueType, samples: usize, rows: &R) -> u8 {
         if samples == 1 || rows.is_constant(sensor) {
             return self.single(sensor, value_type, rows);
@@ -238,7 +237,7 @@ fn put_sparse(deltas: &[u64], out: &mut Vec<u8>) {
     deltas.iter().filter(|&&delta| delta != 0).for_each(|&delta| put_varint(zigzag(delta as i64), out));
 }
 
-/// `width` bits of each (delta - min), the lowest bit first, the last byte filled up with zeros.
+/// `width` bits of each (delta - min), the lowest bit first, the last byte padded with zeros.
 fn put_packed(deltas: &[u64], min: i64, width: u32, out: &mut Vec<u8>) {
     out.push(width as u8);
     put_varint(zigzag(min), out);
@@ -256,7 +255,7 @@ fn put_packed(deltas: &[u64], min: i64, width: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&(word as u64).to_le_bytes()[..bits.div_ceil(8) as usize]);
 }
 
-/// Bytes of a number as a varint.
+/// The size of a number as a varint.
 fn varint_len(number: u64) -> usize {
     // 9/64 is just above 1/7: right for every number of bits from 1 to 64.
     ((64 - (number | 1).leading_zeros()) as usize * 9 + 64) / 64
@@ -281,8 +280,8 @@ fn put_floats(values: &[u64], out: &mut Vec<u8>) -> u8 {
     mode::FLOAT_RAW
 }
 
-/// One byte: how many zero bytes at the low end (high nibble), how many bytes follow (low nibble); then these bytes, the
-/// lowest first. Zero is the byte 0.
+/// One byte: the number of zero bytes at the low end (high nibble) and of the bytes that follow (low nibble); then these bytes, the lowest first.
+/// Zero is the byte 0.
 fn put_xor(bits: u64, out: &mut Vec<u8>) {
     if bits == 0 {
         return out.push(0);
@@ -312,10 +311,10 @@ impl Rows for BatchRows<'_> {
     }
 }
 
-/// Encodes a decoded batch; for tests, tools and imports, where speed is no matter.
+/// Encodes a decoded batch; for tests, tools and imports, which need no speed.
 ///
 /// # Panics
-/// As [`BatchEncoder::encode`], and when a column is shorter than `times`.
+/// As [`BatchEncoder::encode`], and if a column is shorter than `times`.
 pub fn encode_batch(batch: &Batch) -> Vec<u8> {
     let types: Vec<_> = (batch.columns.iter())
         .map(|column| match column.values {

@@ -1,8 +1,8 @@
-//! The native batch payload: samples of one group, column by column. `FORMAT.md` gives every byte.
+//! The native batch payload: samples of one group, column by column. `FORMAT.md` specifies every byte.
 //!
 //! - In: rows of 64-bit values ([`Rows`]) or a [`Batch`]; bytes from a network or a journal.
 //! - Out: bytes; a [`Batch`], one column of it, its last row, or only its header.
-//! - Never: a panic or an allocation beyond the named bounds, whatever the bytes say.
+//! - Never: a panic or an allocation beyond the named bounds, for any input.
 
 mod decode;
 mod encode;
@@ -23,7 +23,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
 /// The most values (samples times sensors) of one batch. A batch within this bound always fits [`PAYLOAD_BYTES_MAX`],
 /// and a few bytes that claim many constant columns cannot make a decoder allocate more than this.
 pub const VALUES_MAX: usize = 1 << 20;
-/// What every payload begins with.
+/// The first bytes of every payload.
 pub const MAGIC: [u8; 2] = *b"WG";
 /// Version of the byte layout.
 pub const VERSION: u8 = 1;
@@ -31,7 +31,7 @@ pub const VERSION: u8 = 1;
 /// Header flag: all differences between successive times are equal and written once.
 const FLAG_STEADY: u8 = 1;
 
-/// How the values of a column are written: the low four bits of a mode byte.
+/// The encodings of a column's values: the low four bits of a mode byte.
 mod mode {
     /// Every sample is a gap: no bytes.
     pub const ABSENT: u8 = 0;
@@ -47,7 +47,7 @@ mod mode {
     pub const INT_SPARSE: u8 = 5;
     /// All values equal the first.
     pub const FLOAT_CONSTANT: u8 = 6;
-    /// Each XORed with the one before, without its zero bytes at both ends.
+    /// Each XORed with the previous one, without its zero bytes at both ends.
     pub const FLOAT_XOR: u8 = 7;
     /// The first, then eight bytes each.
     pub const FLOAT_RAW: u8 = 8;
@@ -55,13 +55,13 @@ mod mode {
     pub const GAPS: u8 = 0x10;
     /// The mode and the gap flag of a mode byte; above them is the run's length.
     pub const MASK: u8 = 0x1f;
-    /// Where the run's length less one begins.
+    /// The shift of the run's length less one.
     pub const RUN_SHIFT: u32 = 5;
-    /// This run length less one: a varint follows with what is to be added to it.
+    /// With this run length less one a varint follows, which is added to it.
     pub const RUN_MORE: u8 = 7;
 }
 
-/// What a payload covers, from its header alone.
+/// The size and the times of a batch, from its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The number of samples, at least 1.
@@ -77,29 +77,29 @@ pub struct Span {
 /// Why bytes were refused as a payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
-    /// The bytes are not a payload of this version, are cut short, or contradict themselves.
+    /// The bytes are not a payload of this version, are truncated, or are inconsistent.
     #[error("not a batch payload: {reason} at byte {offset}")]
     Malformed { reason: &'static str, offset: usize },
     /// A version that this program does not know.
     #[error("batch payload of version {0}, this program reads version {VERSION}; update the older side")]
     Version(u8),
-    /// The payload names another schema than the one given.
+    /// The payload names another schema.
     #[error("batch payload is of schema {payload}, asked to decode it with schema {schema}")]
     OtherSchema { payload: SchemaHash, schema: SchemaHash },
     /// The payload has another number of sensors than its schema, or a column of another type.
     #[error("batch payload does not fit its schema {schema}: {reason}")]
     Unfit { schema: SchemaHash, reason: String },
-    /// The caller asked for a sensor that the schema does not have.
+    /// The schema has no such sensor.
     #[error("no sensor {sensor} in a schema of {sensors}")]
     NoSuchSensor {
-        /// The index asked for.
+        /// The requested index.
         sensor: usize,
-        /// How many there are.
+        /// The number of sensors.
         sensors: usize,
     },
 }
 
-/// The most samples that a batch of so many sensors may have: within [`SAMPLES_MAX`] and [`VALUES_MAX`], at least 1.
+/// The most samples of a batch with this number of sensors: within [`SAMPLES_MAX`] and [`VALUES_MAX`], at least 1.
 pub fn samples_max(sensors: usize) -> usize {
     (VALUES_MAX / sensors.max(1)).clamp(1, SAMPLES_MAX)
 }

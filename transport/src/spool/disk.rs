@@ -1,4 +1,4 @@
-//! The file operations that the spool needs, so that tests can give it a disk that fails.
+//! The file operations of the spool. Tests replace them by a disk that fails.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The file operations that the spool needs; tests replace it by a disk that fails.
+/// The file operations that the spool needs.
 pub trait Disk: Send {
     /// Creates a directory and its parents; succeeds if it exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
@@ -36,7 +36,7 @@ pub trait DiskFile: Send {
     /// Syncs the content to stable storage.
     fn sync(&self) -> io::Result<()>;
 
-    /// Whether it has no bytes.
+    /// Whether the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -122,7 +122,7 @@ pub(super) fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) 
     Ok(())
 }
 
-/// Reads until the buffer is full or the file ends; returns how much.
+/// Reads until the buffer is full or the file ends; returns the number of bytes.
 pub(super) fn read_full(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {

@@ -1,11 +1,11 @@
 //! A bounded queue of (topic, payload) records on disk, oldest first, that survives crashes and a full disk.
 //!
 //! - In: records, and confirmations in any order.
-//! - Out: the records, oldest first, also after a restart. A record confirmed shortly before a crash may come twice; the receiver recognises it.
-//!   A flushed record is lost only to the bound or to damage, and is then counted.
-//! - Never: more bytes than configured (and a few damaged segments), a thread, a panic over a file's content.
+//! - Out: the records, oldest first, also after a restart. A record confirmed shortly before a crash may come twice; the receiver recognizes it.
+//!   A flushed record is lost only because of the bound or of damage, and is then counted.
+//! - Never: more bytes than configured (and a few damaged segments), a thread, a panic because of a file's content.
 //!
-//! The directory holds segments, which are appended to, read and then removed as a whole; `FORMAT.md` gives every byte.
+//! The directory holds segments, which are appended to, read and then removed as a whole; `FORMAT.md` specifies every byte.
 
 pub mod disk;
 mod open;
@@ -23,7 +23,7 @@ pub use types::{
     DAMAGED_FILES_MAX, Dropped, RECORD_BYTES_MAX, Record, RecordId, SEGMENTS_MIN, SpoolConfig, SpoolError, SpoolReport,
 };
 
-/// A record handed out.
+/// A record that was returned to the caller.
 struct Handed {
     id: RecordId,
     confirmed: bool,
@@ -33,21 +33,21 @@ struct Handed {
 pub struct Spool {
     config: SpoolConfig,
     disk: Box<dyn Disk>,
-    /// Oldest first; none without waiting records, except the one written to.
+    /// Oldest first. Each has waiting records, except the one that is written to.
     segments: VecDeque<Segment>,
     next_number: u64,
-    /// The last segment, when it is written to.
+    /// The last segment, if it is open for writing.
     active: Option<Box<dyn DiskFile>>,
-    /// Closed segments that could not be made durable: tried again by [`Spool::flush`].
+    /// Closed segments that could not be synced; [`Spool::flush`] tries again.
     unsynced: Vec<(PathBuf, Box<dyn DiskFile>)>,
     dir_unsynced: bool,
     /// The segment read last.
     reading: Option<(u64, Box<dyn DiskFile>)>,
-    /// The next record to hand out.
+    /// The next record to return.
     read: RecordId,
-    /// Handed out, in order; the first is not confirmed.
+    /// Returned records, in order; the first is not confirmed.
     window: VecDeque<Handed>,
-    /// Confirmed records that are not handed out again when reading reaches them after [`Spool::rewind`].
+    /// Confirmed records, which are skipped when reading reaches them after [`Spool::rewind`].
     skip: BTreeSet<RecordId>,
     position_written: RecordId,
     damaged_files: VecDeque<u64>,
@@ -57,7 +57,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Appends a record. On an error it is not stored, and the spool is sound.
+    /// Appends a record. After an error the record is not stored, and the spool is usable.
     pub fn push(&mut self, topic: &str, payload: &[u8]) -> Result<RecordId, SpoolError> {
         let bytes = segment::record_bytes(topic, payload) as u64;
         let max = (RECORD_BYTES_MAX as u64).min(self.config.bytes_max.saturating_sub(HEADER.len() as u64));
@@ -74,7 +74,7 @@ impl Spool {
         let mut buffer = std::mem::take(&mut self.buffer);
         segment::put_record(topic, payload, &mut buffer);
         let result = self.append(&buffer);
-        // A record far larger than usual does not keep its memory.
+        // The memory of an unusually large record is released.
         if buffer.capacity() <= 1 << 20 {
             self.buffer = buffer;
         }
@@ -96,7 +96,7 @@ impl Spool {
             }
             Err(error) => {
                 let path = segment::path(&self.config.dir, last.number);
-                // What was written of the record goes; if it will not, nothing is written behind it.
+                // The partial record is truncated. If that fails, nothing is written after it.
                 if file.set_len(last.end).is_err() {
                     last.bytes = file.len().unwrap_or(last.end + record.len() as u64);
                     self.close_active();
@@ -106,7 +106,7 @@ impl Spool {
         }
     }
 
-    /// Drops the oldest segments until a record of so many bytes fits into the bound.
+    /// Drops the oldest segments until a record of this size fits into the bound.
     fn make_room(&mut self, bytes: u64) -> Result<(), SpoolError> {
         loop {
             let header = if self.active.is_none() { HEADER.len() as u64 } else { 0 };
@@ -129,7 +129,7 @@ impl Spool {
         let bytes = HEADER.len() as u64;
         if let Err(error) = disk::write_all(file.as_ref(), &HEADER, 0) {
             drop(file);
-            // What is left, if anything, is recognised when opening.
+            // The next open recognizes a segment that remains.
             let _ = self.disk.remove(&path);
             return Err(failed("append to", path, error));
         }
@@ -140,7 +140,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Makes the segment durable before the next begins, so that a crash can tear only the newest.
+    /// Syncs the segment before the next begins, so that a crash can tear only the newest.
     fn close_active(&mut self) {
         if let (Some(file), Some(last)) = (self.active.take(), self.segments.back())
             && self.config.sync
@@ -150,7 +150,7 @@ impl Spool {
         }
     }
 
-    /// Makes what was pushed durable (if the configuration says so), and writes down what was confirmed.
+    /// Syncs the pushed records if configured, and writes the confirmed position.
     pub fn flush(&mut self) -> Result<(), SpoolError> {
         if self.config.sync {
             while let Some((path, file)) = self.unsynced.last() {
@@ -170,7 +170,7 @@ impl Spool {
         self.write_position()
     }
 
-    /// The oldest record not handed out yet; `None` when there is none. A record that cannot be read ends its segment: the
+    /// The oldest record that was not returned yet; `None` if there is none. A record that cannot be read ends its segment: the
     /// rest is counted as dropped and the segment is kept as `.damaged`.
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot be confirmed while it is borrowed")]
     pub fn next(&mut self) -> Result<Option<Record>, SpoolError> {
@@ -217,7 +217,7 @@ impl Spool {
         }
     }
 
-    /// Ends a segment before the record that is to be read next, which is bad.
+    /// Ends a segment before the next record, which is damaged.
     fn set_rest_aside(&mut self, index: usize, what: &str) -> Result<(), SpoolError> {
         if index + 1 == self.segments.len() {
             self.close_active();
@@ -239,7 +239,7 @@ impl Spool {
         if handed == 0 { self.finish(number) } else { Ok(()) }
     }
 
-    /// After a lost connection: hands out unconfirmed records again.
+    /// Returns unconfirmed records again, after a connection was lost.
     pub fn rewind(&mut self) {
         if let Some(first) = self.window.front() {
             self.read = first.id;
@@ -247,8 +247,8 @@ impl Spool {
         }
     }
 
-    /// The record arrived: forget it. In any order among those handed out; any other is ignored. An error means that the
-    /// segment's file could not be removed; it is forgotten all the same.
+    /// Removes a record that has arrived. Returned records can be confirmed in any order; others are ignored. After an error the segment's file
+    /// remains; its records are removed nevertheless.
     pub fn confirm(&mut self, id: RecordId) -> Result<(), SpoolError> {
         let Ok(index) = self.window.binary_search_by_key(&id, |handed| handed.id) else { return Ok(()) };
         if std::mem::replace(&mut self.window[index].confirmed, true) {
@@ -274,7 +274,7 @@ impl Spool {
         self.pop_confirmed();
     }
 
-    /// Removes a segment, or sets it aside when it is damaged.
+    /// Removes a segment, or renames it if it is damaged.
     fn finish(&mut self, number: u64) -> Result<(), SpoolError> {
         let Some(index) = self.segments.iter().position(|segment| segment.number == number) else { return Ok(()) };
         if index + 1 == self.segments.len() {
@@ -319,12 +319,12 @@ impl Spool {
         Ok(())
     }
 
-    /// Records waiting, those handed out and not confirmed included.
+    /// Waiting records, including returned ones that are not confirmed.
     pub fn len(&self) -> u64 {
         self.segments.iter().map(|segment| segment.waiting).sum()
     }
 
-    /// Whether no record is waiting.
+    /// Whether no record waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -334,7 +334,7 @@ impl Spool {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// What was lost since it was opened.
+    /// Losses since the spool was opened.
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
@@ -346,7 +346,7 @@ impl Spool {
 }
 
 impl Drop for Spool {
-    /// Writes down what was confirmed, so that an orderly restart sends nothing twice.
+    /// Writes the confirmed position, so that an orderly restart sends nothing twice.
     fn drop(&mut self) {
         if let Err(error) = self.write_position() {
             tracing::debug!(%error, "confirmed records will come again");

@@ -20,7 +20,7 @@ impl Spool {
         Self::open_on(config, Box::new(SystemDisk))
     }
 
-    /// The same on a given file system.
+    /// Opens the spool on a given file system.
     pub fn open_on(mut config: SpoolConfig, disk: Box<dyn Disk>) -> Result<(Spool, SpoolReport), SpoolError> {
         let dir = config.dir.clone();
         config.segment_bytes = config.segment_bytes.min(config.bytes_max / SEGMENTS_MIN).max(1);
@@ -111,7 +111,7 @@ impl Spool {
                 ));
             }
         }
-        // The process before may have stopped without a flush; from now on nothing may tear this segment.
+        // The previous process may have stopped without a flush. From now on nothing may tear this segment.
         if last && self.config.sync {
             file.sync().map_err(|error| failed("sync", path, error))?;
             let dir = &self.config.dir;
@@ -138,7 +138,7 @@ fn read_position(disk: &dyn Disk, dir: &Path) -> Option<RecordId> {
     Some(RecordId { segment: u64::from_le_bytes(*segment), offset })
 }
 
-/// Writes the position in place: a torn write has a wrong checksum, and then everything left is sent again.
+/// Writes the position in place: a torn write has a wrong checksum, and then all remaining records are sent again.
 pub(super) fn write_position(disk: &dyn Disk, dir: &Path, position: RecordId) -> Result<(), SpoolError> {
     let path = dir.join(POSITION_FILE);
     let mut bytes = Vec::with_capacity(POSITION_BYTES);

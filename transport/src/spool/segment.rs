@@ -1,4 +1,4 @@
-//! One segment file: its bytes, and looking through them. `FORMAT.md` gives every byte.
+//! The bytes of one segment file, and their scan. `FORMAT.md` specifies every byte.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::disk::{DiskFile, read_full};
 use super::{RECORD_BYTES_MAX, Record, RecordId};
 
-/// What a segment begins with; the last byte is the version.
+/// The first bytes of a segment; the last of them is the version.
 pub(super) const HEADER: [u8; 8] = *b"WGSPOOL\x01";
 /// Length and checksum before each record.
 const FRAME_BYTES: usize = 8;
@@ -17,13 +17,13 @@ const DAMAGED_SUFFIX: &str = ".spool.damaged";
 #[derive(Debug)]
 pub(super) struct Segment {
     pub number: u64,
-    /// Where the good records end.
+    /// The end of the valid records.
     pub end: u64,
     /// Its bytes on disk.
     pub bytes: u64,
-    /// Good records without confirmation.
+    /// Valid records without confirmation.
     pub waiting: u64,
-    /// Whether damage follows the good records: then the file is kept as `.damaged`, not removed.
+    /// Whether damage follows the valid records: then the file is kept as `.damaged`, not removed.
     pub damaged: bool,
 }
 
@@ -44,12 +44,12 @@ pub(super) fn parse_name(name: &str) -> Option<(u64, bool)> {
     if digits.len() != 20 { None } else { Some((digits.parse().ok()?, damaged)) }
 }
 
-/// Bytes on disk of a record.
+/// The size of a record on disk.
 pub(super) fn record_bytes(topic: &str, payload: &[u8]) -> usize {
     FRAME_BYTES + 2 + topic.len() + payload.len()
 }
 
-/// Puts a record into `out`, which it empties first.
+/// Clears `out` and encodes a record into it.
 pub(super) fn put_record(topic: &str, payload: &[u8], out: &mut Vec<u8>) {
     out.clear();
     let length = (2 + topic.len() + payload.len()) as u32;
@@ -66,14 +66,13 @@ fn checksum(length: u32, body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&length.to_le_bytes()), body)
 }
 
-/// What is at a place of a segment.
+/// The content of a segment at an offset.
 pub(super) enum At {
-    /// A good record, and where the next begins.
+    /// A valid record, and the offset of the next.
     Record(Record, u64),
-    /// The end of the file, exactly.
+    /// The exact end of the file.
     End,
-    /// A record that goes beyond the end of the file, or a wrong checksum and behind it nothing or only zeros: what a
-    /// crash leaves.
+    /// The result of a crash: a record beyond the end of the file, or a wrong checksum followed by nothing or by zeros.
     Torn,
     Bad(String),
 }
@@ -131,26 +130,26 @@ fn only_zeros(file: &dyn DiskFile, mut offset: u64, len: u64) -> io::Result<bool
     Ok(true)
 }
 
-/// What looking through a whole segment found.
+/// The result of a segment's scan.
 pub(super) struct Scan {
-    /// Where the good records end.
+    /// The end of the valid records.
     pub end: u64,
     pub len: u64,
-    /// Good records from the confirmed position on.
+    /// Valid records from the confirmed position on.
     pub waiting: u64,
     /// Bytes of these records.
     pub waiting_bytes: u64,
     pub tail: Tail,
 }
 
-/// What follows the good records.
+/// The content after the valid records.
 pub(super) enum Tail {
     Nothing,
     Torn,
     Bad(String),
 }
 
-/// Looks through a segment; records before `confirmed` are not counted.
+/// Scans a segment; records before `confirmed` are not counted.
 pub(super) fn scan(file: &dyn DiskFile, number: u64, confirmed: RecordId) -> io::Result<Scan> {
     let len = file.len()?;
     let mut scan = Scan { end: 0, len, waiting: 0, waiting_bytes: 0, tail: Tail::Torn };

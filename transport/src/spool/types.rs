@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 /// The largest record on disk, in bytes: a payload of 16 MiB with the longest topic.
 pub const RECORD_BYTES_MAX: usize = (16 << 20) + 65_535 + 10;
-/// How many damaged segments are kept; then the oldest is removed.
+/// The most damaged segments that are kept; beyond it the oldest is removed.
 pub const DAMAGED_FILES_MAX: usize = 4;
-/// The fewest segments that the bound is divided into, so that dropping the oldest does not drop nearly everything.
+/// The fewest segments of a full spool, so that dropping the oldest does not drop nearly everything.
 pub const SEGMENTS_MIN: u64 = 4;
 
 /// Directory and bounds of a spool.
@@ -23,13 +23,13 @@ pub struct SpoolConfig {
     pub sync: bool,
 }
 
-/// What opening the spool found.
+/// The result of opening the spool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpoolReport {
     pub records: u64,
     /// Their bytes on disk.
     pub bytes: u64,
-    /// Bytes cut off the end of the newest segment: a record that a crash left unfinished.
+    /// Bytes truncated from the newest segment: a record that a crash left incomplete.
     pub torn_bytes: u64,
     /// Bytes that cannot be read; their segments are kept as `.damaged`.
     pub damaged_bytes: u64,
@@ -37,7 +37,7 @@ pub struct SpoolReport {
     pub problems: Vec<String>,
 }
 
-/// A record's place: later records have greater ones.
+/// A record's position: later records have greater ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId {
     pub(super) segment: u64,
@@ -53,10 +53,10 @@ pub struct Record {
     pub payload: Vec<u8>,
 }
 
-/// What was lost because the spool was full or damaged, since it was opened.
+/// Losses since the spool was opened, because it was full or damaged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Records; those behind damage that was found when opening cannot be counted.
+    /// Records. Those after damage that was found at opening cannot be counted.
     pub records: u64,
     pub bytes: u64,
 }
@@ -66,13 +66,13 @@ pub struct Dropped {
 pub enum SpoolError {
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The disk or the quota is full; the record is not stored, the spool is sound.
+    /// The disk or the quota is full; the record is not stored, and the spool is usable.
     #[error("no space left to spool to {}: make room on that file system, or lower the spool's bound", path.display())]
     DiskFull { path: PathBuf },
     /// The record can never fit.

@@ -29,7 +29,7 @@ const STALL_NS_MAX: i64 = 10_000_000_000;
 /// A request that has to wait is tried again after 10 ms.
 const LATER_NS: i64 = 10_000_000;
 /// How often delayed marks and stalled connections are checked: 100 ms.
-const LOOK_NS: i64 = 100_000_000;
+const CHECK_NS: i64 = 100_000_000;
 const WAKER: u64 = u64::MAX;
 
 struct LineConnection {
@@ -47,7 +47,7 @@ struct LineConnection {
     /// Waits for its turn.
     queued: bool,
     /// Not served until then, monotonic.
-    held_until: Option<i64>,
+    paused_until: Option<i64>,
     /// Takes no responses since then, monotonic.
     stalled_since: Option<i64>,
 }
@@ -69,10 +69,10 @@ pub struct LineServer {
     poll: Poll,
     connections: Vec<Option<Box<LineConnection>>>,
     ready: VecDeque<usize>,
-    held: usize,
+    paused: usize,
     budgets: RequestBudgets,
     scratch: Box<[u8; READ_BYTES]>,
-    next_look: i64,
+    next_check: i64,
 }
 
 impl LineServer {
@@ -92,10 +92,10 @@ impl LineServer {
             poll,
             connections: Vec::new(),
             ready: VecDeque::new(),
-            held: 0,
+            paused: 0,
             budgets: RequestBudgets::default(),
             scratch: Box::new([0; READ_BYTES]),
-            next_look: 0,
+            next_check: 0,
         })
     }
 
@@ -107,7 +107,7 @@ impl LineServer {
                 return;
             }
             while let Ok((stream, who)) = self.new.try_recv() {
-                self.welcome(stream, who);
+                self.accept(stream, who);
             }
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front() {
@@ -115,11 +115,11 @@ impl LineServer {
                 }
             }
             let now = clock::mono();
-            if self.held > 0 {
-                self.release(now);
+            if self.paused > 0 {
+                self.resume(now);
             }
-            if now >= self.next_look {
-                self.look(now);
+            if now >= self.next_check {
+                self.check_timeouts(now);
             }
         }
     }
@@ -127,12 +127,12 @@ impl LineServer {
     fn wait(&mut self) {
         let timeout_ms = if !self.ready.is_empty() {
             0
-        } else if self.held > 0 {
+        } else if self.paused > 0 {
             (LATER_NS / 1_000_000) as i32
         } else if self.context.marks.is_pending()
             || self.connections.iter().flatten().any(|c| c.stalled_since.is_some())
         {
-            (LOOK_NS / 1_000_000) as i32
+            (CHECK_NS / 1_000_000) as i32
         } else {
             -1
         };
@@ -149,7 +149,7 @@ impl LineServer {
     }
 
     /// Adds a connection unless there are too many.
-    fn welcome(&mut self, mut stream: UnixStream, who: CallerIdentity) {
+    fn accept(&mut self, mut stream: UnixStream, who: CallerIdentity) {
         let of_user = self.connections.iter().flatten().filter(|other| other.uid == who.uid).count();
         let all = self.connections.iter().flatten().count();
         let is_admin = who.role == crate::jobs::Role::Admin;
@@ -180,7 +180,7 @@ impl LineServer {
             ended: false,
             interest: PollInterest::Read,
             queued: false,
-            held_until: None,
+            paused_until: None,
             stalled_since: None,
         };
         if index == self.connections.len() {
@@ -199,7 +199,7 @@ impl LineServer {
     fn turn(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         connection.queued = false;
-        if connection.held_until.is_some() {
+        if connection.paused_until.is_some() {
             return;
         }
         let begin = clock::mono();
@@ -219,8 +219,8 @@ impl LineServer {
                 connection.interest
             }
             NextTurn::Pause(ns) => {
-                connection.held_until = Some(begin.saturating_add(ns));
-                self.held += 1;
+                connection.paused_until = Some(begin.saturating_add(ns));
+                self.paused += 1;
                 PollInterest::Nothing
             }
             NextTurn::Close => return self.close(index),
@@ -233,20 +233,20 @@ impl LineServer {
 
     fn close(&mut self, index: usize) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
-        self.held -= usize::from(connection.held_until.is_some());
+        self.paused -= usize::from(connection.paused_until.is_some());
         let begin = clock::now();
-        connection.session.gone(begin);
+        connection.session.close_regions(begin);
         self.spend(connection.uid, begin.mono);
     }
 
     /// Queues connections whose pause is over.
-    fn release(&mut self, now: i64) {
+    fn resume(&mut self, now: i64) {
         for (index, connection) in self.connections.iter_mut().enumerate() {
             if let Some(connection) = connection
-                && connection.held_until.is_some_and(|until| until <= now)
+                && connection.paused_until.is_some_and(|until| until <= now)
             {
-                connection.held_until = None;
-                self.held -= 1;
+                connection.paused_until = None;
+                self.paused -= 1;
                 if !std::mem::replace(&mut connection.queued, true) {
                     self.ready.push_back(index);
                 }
@@ -254,8 +254,8 @@ impl LineServer {
         }
     }
 
-    fn look(&mut self, now: i64) {
-        self.next_look = now + LOOK_NS;
+    fn check_timeouts(&mut self, now: i64) {
+        self.next_check = now + CHECK_NS;
         self.context.marks.flush(clock::now());
         let stalled =
             |connection: &LineConnection| connection.stalled_since.is_some_and(|since| now - since > STALL_NS_MAX);
@@ -273,7 +273,7 @@ impl LineConnection {
         if let Some(next) = self.flush(begin) {
             return next;
         }
-        if !self.ended && !self.has_line() {
+        if !self.ended && self.line().is_none() {
             match self.stream.read(scratch) {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
@@ -326,10 +326,6 @@ impl LineConnection {
     /// The length of the next request with its newline.
     fn line(&self) -> Option<usize> {
         self.input[self.done..].iter().position(|byte| *byte == b'\n').map(|at| at + 1)
-    }
-
-    fn has_line(&self) -> bool {
-        self.line().is_some()
     }
 
     /// Sends. Returns the connection's next step if not everything can be sent now.

@@ -1,6 +1,6 @@
 //! The sensors that a caller may read, and their newest readings.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -8,52 +8,11 @@ use wholegrain_model::{Kind, Pattern, SensorDef, Value};
 
 use super::limits::SENSORS_MAX;
 use crate::api::context::ApiContext;
+use crate::api::scope::AccessScope;
 use crate::engine::Group;
 use crate::engine::ring::RowCopy;
-use crate::jobs::view::JobView;
-use crate::jobs::{CallerIdentity, JobsView, Role};
-use crate::readings::scaled;
-
-/// The sensors that a caller may read.
-enum ReadScope {
-    Everything,
-    /// The sensors of the jobs at these levels.
-    Jobs(HashSet<String>),
-}
-
-impl ReadScope {
-    fn of(who: &CallerIdentity, jobs: &JobsView) -> Self {
-        if who.role != Role::User {
-            return Self::Everything;
-        }
-        let owns = |job: &JobView| who.owns(job.record.uid, job.record.user.as_deref());
-        let mut levels: HashSet<String> = HashSet::new();
-        levels.extend(jobs.jobs.iter().filter(|job| owns(job)).map(|job| job.record.level.clone()));
-        // Jobs of different owners can share a level: then the owner of a sensor is unknown.
-        for job in jobs.jobs.iter().filter(|job| !owns(job)) {
-            levels.remove(&job.record.level);
-        }
-        Self::Jobs(levels)
-    }
-
-    /// Whether a name below the agent's prefix is included.
-    fn has(&self, name: &str) -> bool {
-        match self {
-            Self::Everything => true,
-            Self::Jobs(levels) => level(name).is_some_and(|level| levels.contains(level)),
-        }
-    }
-}
-
-/// A path's name below the agent's prefix. Groups of jobs have longer prefixes.
-fn below<'a>(path: &'a str, context: &ApiContext) -> Option<&'a str> {
-    path.strip_prefix(context.identity.prefix.as_str())?.strip_prefix('/')
-}
-
-/// The job's level of a name such as `job/4711/cpu/usage`.
-fn level(name: &str) -> Option<&str> {
-    name.strip_prefix("job/")?.split('/').next()
-}
+use crate::jobs::{CallerIdentity, JobsView};
+use crate::readings::{matches_any, scaled};
 
 /// Why a pattern that names one sensor is refused. A pattern with wildcards is never refused; it selects what the caller may read.
 pub fn refusal(pattern: &Pattern, who: &CallerIdentity, context: &ApiContext) -> Option<String> {
@@ -61,10 +20,9 @@ pub fn refusal(pattern: &Pattern, who: &CallerIdentity, context: &ApiContext) ->
     if !pattern.is_literal() || !text.starts_with('/') {
         return None;
     }
-    let readable = ReadScope::of(who, &context.jobs.get());
-    let is_readable =
-        matches!(readable, ReadScope::Everything) || below(text, context).is_some_and(|name| readable.has(name));
-    (!is_readable).then(|| format!("{text} is not a sensor of a running job of yours; you may read only those"))
+    let scope = AccessScope::of(who, &context.jobs.get(), &context.identity.prefix);
+    (!scope.includes(text))
+        .then(|| format!("{text} is not a sensor of a running job of yours; you may read only those"))
 }
 
 /// The sensors that patterns select among the readable ones, ordered by path; an empty list selects all.
@@ -74,15 +32,14 @@ fn choose(
     context: &ApiContext,
     jobs: &JobsView,
 ) -> Vec<(String, Arc<Group>, usize)> {
-    let readable = ReadScope::of(who, jobs);
+    let scope = AccessScope::of(who, jobs, &context.identity.prefix);
     let mut list = Vec::new();
-    let is_user = matches!(readable, ReadScope::Jobs(_));
+    let is_user = matches!(scope, AccessScope::Jobs { .. });
     // Only groups of jobs have names that begin so; the node's many sensors need no check.
     for group in context.registry.live().into_iter().filter(|group| !is_user || group.name().starts_with("job/")) {
         for index in 0..group.schema.len() {
             let path = group.schema.path(index);
-            let is_chosen = patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(&path));
-            if is_chosen && below(&path, context).is_some_and(|name| readable.has(name)) {
+            if matches_any(patterns, &path) && scope.includes(&path) {
                 list.push((path, group.clone(), index));
             }
         }

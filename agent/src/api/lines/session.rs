@@ -67,14 +67,14 @@ impl From<MarkError> for RequestStop {
 #[derive(Debug)]
 enum PeerJob {
     Unknown,
-    Absent { why: String, since: i64, looked: i64 },
+    Absent { why: String, since: i64, searched: i64 },
     Known { job: Arc<JobView>, marks: Arc<JobMarks> },
 }
 
 #[derive(Debug)]
 pub struct LineSession {
     who: CallerIdentity,
-    standing: PeerJob,
+    peer_job: PeerJob,
     /// Regions that it has opened, and how many times.
     open: HashMap<String, i64>,
     /// Regions stay open when the connection ends.
@@ -86,7 +86,7 @@ pub struct LineSession {
 impl LineSession {
     pub fn new(who: CallerIdentity) -> Self {
         let watches = std::array::from_fn(|_| None);
-        Self { who, standing: PeerJob::Unknown, open: HashMap::new(), keep: false, watches, refusal_logged: false }
+        Self { who, peer_job: PeerJob::Unknown, open: HashMap::new(), keep: false, watches, refusal_logged: false }
     }
 
     /// Finds the job at the begin, while the process surely runs.
@@ -223,7 +223,7 @@ impl LineSession {
     fn mark(
         &mut self,
         name: &str,
-        what: MarkKind<'_>,
+        kind: MarkKind<'_>,
         time: &[&str],
         context: &ApiContext,
         now: ClockReading,
@@ -234,10 +234,10 @@ impl LineSession {
             _ => return Err(RequestStop::Because("words after the time; a name has no spaces in it".into())),
         };
         let marks = self.job(context, now)?.1.clone();
-        let result = marks.take(Mark { name, what, time }, now);
+        let result = marks.take(Mark { name, kind, time }, now);
         // A mark over the rate has changed the depth nevertheless.
         if let Ok(_) | Err(MarkError::Dropped(_)) = &result {
-            match what {
+            match kind {
                 MarkKind::Begin => *self.open.entry(name.to_owned()).or_default() += 1,
                 MarkKind::End => {
                     if let Some(times) = self.open.get_mut(name) {
@@ -251,13 +251,13 @@ impl LineSession {
             }
         }
         if let Err(MarkError::Over(_)) = &result {
-            (self.standing, self.open) = (PeerJob::Unknown, HashMap::new());
+            (self.peer_job, self.open) = (PeerJob::Unknown, HashMap::new());
         }
         Ok(result?)
     }
 
     fn count_refused(&self, context: &ApiContext) {
-        match &self.standing {
+        match &self.peer_job {
             PeerJob::Known { marks, .. } => marks.count_refused(),
             _ => _ = context.counters.marks_refused.fetch_add(1, Ordering::Relaxed),
         }
@@ -265,25 +265,25 @@ impl LineSession {
 
     /// The job of the connection.
     fn job(&mut self, context: &ApiContext, now: ClockReading) -> Result<(&Arc<JobView>, &Arc<JobMarks>), RequestStop> {
-        let since = match &self.standing {
+        let since = match &self.peer_job {
             PeerJob::Known { .. } => None,
             PeerJob::Unknown => Some(now.mono),
-            PeerJob::Absent { since, looked, why } => {
+            PeerJob::Absent { since, searched, why } => {
                 let waits = now.mono - since < JOB_TIMEOUT_NS;
-                if !waits && now.mono - looked < JOB_AGAIN_NS {
+                if !waits && now.mono - searched < JOB_AGAIN_NS {
                     return Err(RequestStop::Because(why.clone()));
                 }
                 Some(*since)
             }
         };
         if let Some(since) = since {
-            match self.look_for_job(context) {
+            match self.find_job(context) {
                 Ok(job) => {
                     let marks = context.marks.of(&job)?;
-                    self.standing = PeerJob::Known { job, marks };
+                    self.peer_job = PeerJob::Known { job, marks };
                 }
                 Err(why) => {
-                    self.standing = PeerJob::Absent { why: why.clone(), since, looked: now.mono };
+                    self.peer_job = PeerJob::Absent { why: why.clone(), since, searched: now.mono };
                     return Err(if now.mono - since < JOB_TIMEOUT_NS {
                         RequestStop::Later
                     } else {
@@ -292,13 +292,13 @@ impl LineSession {
                 }
             }
         }
-        match &self.standing {
+        match &self.peer_job {
             PeerJob::Known { job, marks } => Ok((job, marks)),
             _ => Err(RequestStop::Later),
         }
     }
 
-    fn look_for_job(&self, context: &ApiContext) -> Result<Arc<JobView>, String> {
+    fn find_job(&self, context: &ApiContext) -> Result<Arc<JobView>, String> {
         let Some(pid) = self.who.pid else { return Err("which job? name it with `job ID`".into()) };
         let at = match ProcessLocation::of(context.marks.roots(), pid) {
             Ok(at) => at,
@@ -336,19 +336,15 @@ impl LineSession {
 
     fn choose_job(&mut self, id: &str, context: &ApiContext, now: ClockReading) -> Result<(), RequestStop> {
         let view = context.jobs.get();
-        let has_id = |job: &&Arc<JobView>| {
-            let record = &job.record;
-            let may = self.who.role == Role::Admin || self.who.owns(record.uid, record.user.as_deref());
-            may && (record.job == id || record.level == id || record.also.as_deref() == Some(id))
-        };
-        let Some(job) = view.jobs.iter().find(has_id).cloned() else {
+        let may_mark = |job: &JobView| self.who.role == Role::Admin || job.is_owned_by(&self.who);
+        let Some(job) = view.jobs.iter().find(|job| job.has_id(id) && may_mark(job)).cloned() else {
             return Err(RequestStop::Because(format!(
                 "no job {id:?} of yours runs here; `job` alone finds that of this process"
             )));
         };
         let marks = context.marks.of(&job)?;
         self.close_regions(now);
-        self.standing = PeerJob::Known { job, marks };
+        self.peer_job = PeerJob::Known { job, marks };
         Ok(())
     }
 
@@ -418,13 +414,9 @@ impl LineSession {
     }
 
     /// Closes the regions that the connection has opened, unless it said `keep`.
-    pub fn gone(&mut self, now: ClockReading) {
-        self.close_regions(now);
-    }
-
-    fn close_regions(&mut self, now: ClockReading) {
+    pub fn close_regions(&mut self, now: ClockReading) {
         let open = std::mem::take(&mut self.open);
-        if let (PeerJob::Known { marks, .. }, false) = (&self.standing, self.keep) {
+        if let (PeerJob::Known { marks, .. }, false) = (&self.peer_job, self.keep) {
             open.iter().for_each(|(region, times)| marks.close(region, *times, now));
         }
     }

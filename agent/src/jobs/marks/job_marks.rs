@@ -34,7 +34,7 @@ pub enum MarkKind<'a> {
 pub struct Mark<'a> {
     /// The region or the value.
     pub name: &'a str,
-    pub what: MarkKind<'a>,
+    pub kind: MarkKind<'a>,
     /// The time of the event by the clock of the process.
     pub time: Option<i64>,
 }
@@ -263,7 +263,7 @@ impl JobMarks {
             return Err(MarkError::Over(self.job.clone()));
         }
         let MarkGroups { bucket, names, .. } = &mut *inner;
-        let full = match event.what {
+        let full = match event.kind {
             MarkKind::Value(..) => format!("app/{}", event.name),
             _ => format!("region/{}", event.name),
         };
@@ -310,7 +310,7 @@ impl JobMarks {
         }
         self.context.check_room(self.uid)?;
         let path = format!("job/{}/{full}", self.level);
-        let sensor = match event.what {
+        let sensor = match event.kind {
             MarkKind::End => return Err(refused(format!("region {:?} is not open; begin it first", event.name))),
             MarkKind::Begin => {
                 SensorDef::gauge(path.clone(), "1", "How many times a region of the job's code is open.")
@@ -395,7 +395,7 @@ impl JobMarks {
 impl MarkGroup {
     /// The sensor's bits after the event. The depth follows every event, also one that is over the rate.
     fn bits_after(&mut self, event: Mark<'_>) -> Result<Option<u64>, MarkError> {
-        match event.what {
+        match event.kind {
             MarkKind::Begin if self.depth >= DEPTH_MAX => {
                 Err(MarkError::Refused(format!("region {:?} is open {DEPTH_MAX} times; end it", event.name)))
             }
@@ -403,7 +403,7 @@ impl MarkGroup {
                 Err(MarkError::Refused(format!("region {:?} is not open; begin it first", event.name)))
             }
             MarkKind::Begin | MarkKind::End => {
-                self.depth += if event.what == MarkKind::Begin { 1 } else { -1 };
+                self.depth += if event.kind == MarkKind::Begin { 1 } else { -1 };
                 Ok(Some(self.depth as u64))
             }
             MarkKind::Value(value, unit) => {
@@ -458,7 +458,7 @@ mod tests {
         /// A value at a time of the wall clock: whether it was stored.
         fn mark(&mut self, real: i64, value: f64) -> bool {
             self.mono += S;
-            let event = Mark { name: "x", what: MarkKind::Value(Some(value), None), time: None };
+            let event = Mark { name: "x", kind: MarkKind::Value(Some(value), None), time: None };
             self.marks.take(event, ClockReading { real, mono: self.mono }).is_ok()
         }
 

@@ -83,13 +83,7 @@ impl Marks {
 
     /// Logs that a caller was refused, rate-limited.
     pub fn log_refusal(&self, who: &CallerIdentity, why: &str, now: ClockReading) {
-        let key = who.uid.map_or_else(|| who.name.clone(), |uid| format!("uid {uid}"));
-        let mut refusals = lock(&self.refusals);
-        if refusals.take(&key, now.real) {
-            let more = match refusals.take_excess() {
-                0 => String::new(),
-                count => format!(" ({count} refusals before were not logged)"),
-            };
+        if let Some(more) = lock(&self.refusals).note_refusal(&who.key(), now.real) {
             tracing::info!("refused {}: {why}{more}", who.name);
         }
     }

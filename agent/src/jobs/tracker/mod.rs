@@ -35,6 +35,7 @@ pub use config::TrackerConfig;
 pub use events::{Job, JobEvent, NodeFacts};
 pub use job_table::JobTable;
 pub use layout::RawPattern;
+pub use user_names::UserLookup;
 
 use self::core::TrackerCore;
 use event_sender::EventSender;

@@ -17,7 +17,8 @@ const NONE_NS: u64 = 60_000_000_000;
 /// The longest entry of a user, in bytes.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-type UserEntry = Option<(u32, String)>;
+/// The uid and the name; `None` if there is no such user.
+pub type UserEntry = Option<(u32, String)>;
 
 /// A lookup in the user database.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +44,7 @@ impl UserNames {
         let (results, from) = channel();
         std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             for lookup in lookups {
-                let user = look_up(&lookup);
+                let user = lookup.run();
                 // Bounded by the number of lookups.
                 if results.send((lookup, user)).is_err() {
                     return;
@@ -93,33 +94,36 @@ impl UserNames {
     }
 }
 
-fn look_up(of: &UserLookup) -> UserEntry {
-    let name = match of {
-        UserLookup::User(name) => CString::new(name.as_str()).ok()?,
-        UserLookup::Uid(_) => CString::default(),
-    };
-    let mut buffer: Vec<libc::c_char> = vec![0; 1024];
-    loop {
-        // SAFETY: an all-zero passwd is valid.
-        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-        let mut found = std::ptr::null_mut();
-        let (room, length) = (buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: all buffers outlive the calls, and their sizes are given.
-        let error = unsafe {
-            match of {
-                UserLookup::Uid(uid) => libc::getpwuid_r(*uid, &mut entry, room, length, &mut found),
-                UserLookup::User(_) => libc::getpwnam_r(name.as_ptr(), &mut entry, room, length, &mut found),
-            }
+impl UserLookup {
+    /// Asks the system, which may wait for a directory service.
+    pub fn run(&self) -> UserEntry {
+        let name = match self {
+            UserLookup::User(name) => CString::new(name.as_str()).ok()?,
+            UserLookup::Uid(_) => CString::default(),
         };
-        match error {
-            libc::ERANGE if length < ENTRY_BYTES_MAX => buffer.resize(length * 4, 0),
-            libc::EINTR => {}
-            0 if !found.is_null() && !entry.pw_name.is_null() => {
-                // SAFETY: the call succeeded, so that the name is in the buffer and ends with a zero.
-                let name = unsafe { CStr::from_ptr(entry.pw_name) };
-                return Some((entry.pw_uid, name.to_str().ok()?.to_owned()));
+        let mut buffer: Vec<libc::c_char> = vec![0; 1024];
+        loop {
+            // SAFETY: an all-zero passwd is valid.
+            let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+            let mut found = std::ptr::null_mut();
+            let (room, length) = (buffer.as_mut_ptr(), buffer.len());
+            // SAFETY: all buffers outlive the calls, and their sizes are given.
+            let error = unsafe {
+                match self {
+                    UserLookup::Uid(uid) => libc::getpwuid_r(*uid, &mut entry, room, length, &mut found),
+                    UserLookup::User(_) => libc::getpwnam_r(name.as_ptr(), &mut entry, room, length, &mut found),
+                }
+            };
+            match error {
+                libc::ERANGE if length < ENTRY_BYTES_MAX => buffer.resize(length * 4, 0),
+                libc::EINTR => {}
+                0 if !found.is_null() && !entry.pw_name.is_null() => {
+                    // SAFETY: the call succeeded, so that the name is in the buffer and ends with a zero.
+                    let name = unsafe { CStr::from_ptr(entry.pw_name) };
+                    return Some((entry.pw_uid, name.to_str().ok()?.to_owned()));
+                }
+                _ => return None,
             }
-            _ => return None,
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What a server asks of every batch that it stores: can it be decoded later? Without making values.
+//! Checks that a batch can be decoded, without decoding its values, before a server stores it.
 
 use wholegrain_model::{Schema, ValueType};
 
 use super::{DecodeResult, Head, Walk};
 use crate::payload::mode;
 
-/// A batch that can be decoded, and what is known of it without its columns.
+/// A batch that can be decoded, and the facts of its header and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked<'a> {
     pub agent: &'a str,
@@ -13,7 +13,7 @@ pub struct Checked<'a> {
     pub boot: u64,
     /// Its number within (agent, boot).
     pub seq: u64,
-    /// The interval that was asked for, ns.
+    /// The configured interval, ns.
     pub interval_ns: u64,
     /// The number of samples.
     pub samples: usize,
@@ -21,7 +21,7 @@ pub struct Checked<'a> {
     pub range: (i64, i64),
 }
 
-/// Finds everything that [`decode_batch`] would refuse, without making values.
+/// Fails wherever [`decode_batch`] would fail, without decoding values.
 pub fn check_batch<'a>(payload: &'a [u8], schema: &Schema) -> DecodeResult<Checked<'a>> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
@@ -42,7 +42,7 @@ pub fn check_batch<'a>(payload: &'a [u8], schema: &Schema) -> DecodeResult<Check
 }
 
 impl Walk<'_> {
-    /// Of a batch of one sample: steps over as many columns of the run at hand as are of its type. How many; 0 where it is something else.
+    /// Skips the columns of the current run that have its type, in a batch of one sample. Returns their number; 0 if the run is of another mode.
     fn check_single_run(&mut self, types: &[ValueType]) -> DecodeResult<usize> {
         if self.samples != 1 {
             return Ok(0);
@@ -69,7 +69,7 @@ impl Walk<'_> {
         Ok(taken)
     }
 
-    /// Steps over a column and refuses what decoding it would refuse.
+    /// Skips a column; fails wherever decoding it would fail.
     fn check_column(&mut self, schema: &Schema, value_type: ValueType) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         if column_mode == mode::ABSENT {

@@ -10,7 +10,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The error `reason` at this place.
+    /// The error `reason` at this position.
     #[cold]
     pub fn fail<T>(&self, reason: &'static str) -> DecodeResult<T> {
         Err(PayloadError::Malformed { reason, offset: self.at })
@@ -26,7 +26,7 @@ impl<'a> Cursor<'a> {
         Ok(slice)
     }
 
-    /// A bit for each of so many differences. Bits after the last difference are refused: skipping the column would count them.
+    /// A bit for each of `count` differences. Bits after the last difference are refused, because skipping the column would count them.
     pub fn changes(&mut self, steps: usize) -> DecodeResult<&'a [u8]> {
         let bitmap = self.take(steps.div_ceil(8))?;
         match (steps % 8, bitmap.last()) {
@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next byte as it is.
+    /// The next byte.
     #[inline]
     pub fn byte(&mut self) -> DecodeResult<u8> {
         let Some(&byte) = self.bytes.get(self.at) else {
@@ -60,7 +60,7 @@ impl<'a> Cursor<'a> {
         if byte < 0x80 { Ok(u64::from(byte)) } else { self.long_varint(u64::from(byte & 0x7f)) }
     }
 
-    /// As `varint`, without a branch for each byte; faster where most numbers have several bytes.
+    /// As `varint`, without a branch for each byte; faster if most numbers have several bytes.
     #[inline]
     pub fn wide_varint(&mut self) -> DecodeResult<u64> {
         let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else {
@@ -80,18 +80,18 @@ impl<'a> Cursor<'a> {
         Ok((word & 0x0fff_ffff) | ((word & 0x0fff_ffff_0000_0000) >> 4))
     }
 
-    /// Steps over varints and checks that each is of 64 bits.
+    /// Skips varints and checks that each has at most 64 bits.
     pub fn check_varints(&mut self, mut count: usize) -> DecodeResult<()> {
         while count > 0 {
             let chunk = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>());
             let ends = chunk.map_or(0, |bytes| !u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080);
-            // As `count_ones`, of bits that are the highest of their bytes: most processors' instruction for it may not be used.
+            // As `count_ones` of the highest bits of bytes; the build's baseline has no instruction for it.
             let whole = ((ends >> 7).wrapping_mul(0x0101_0101_0101_0101) >> 56) as usize;
             if whole == 0 || whole > count {
                 self.varint()?;
                 count -= 1;
             } else {
-                // Those that end in the chunk are of eight bytes at most; the next begins behind the last of them.
+                // Varints that end in the chunk have at most eight bytes; the next begins after the last of them.
                 self.at += 8 - ends.leading_zeros() as usize / 8;
                 count -= whole;
             }
@@ -136,7 +136,7 @@ impl<'a> Cursor<'a> {
         Ok((u64::from_le_bytes(*chunk) & mask).checked_shl(8 * low as u32).unwrap_or(0))
     }
 
-    /// Steps over one XOR-coded float.
+    /// Skips one XOR-coded float.
     #[inline]
     pub fn skip_xor(&mut self) -> DecodeResult<()> {
         let (_, count) = self.xor_lengths()?;
@@ -157,14 +157,14 @@ impl<'a> Cursor<'a> {
         Ok((low, count))
     }
 
-    /// Steps over varints by counting the bytes that end one.
+    /// Skips varints by counting their last bytes.
     pub fn skip_varints(&mut self, mut count: usize) -> DecodeResult<()> {
         while count >= 8 {
             let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
             count -= (!u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080).count_ones() as usize;
             self.at += 8;
         }
-        // The chunk may have ended inside a number, whose last byte then ends it here.
+        // If the chunk ended within a number, the number ends here.
         while count > 0 {
             count -= usize::from(self.byte()? < 0x80);
         }
