@@ -73,7 +73,7 @@ fn usage_is_2() {
     check(&["query", "a", "--every", "10"], 2, &["no unit"]);
     check(&["query", "a", "--every", "0s"], 2, &["longer than 0"]);
     check(&["query", "a", "--agg", "median"], 2, &["median", "mean"]);
-    check(&["query", "a", "--op", "integral", "--agg", "max"], 2, &["leave agg away"]);
+    check(&["query", "a", "--op", "integral", "--agg", "max"], 2, &["omit agg"]);
     check(&["query", "a", "--limit", "0"], 2, &["limit"]);
     check(&["watch", "a", "--format", "parquet"], 2, &["table"]);
     check(&["jobs", "--since", "tomorrow"], 2, &["--since", "tomorrow", "RFC 3339"]);

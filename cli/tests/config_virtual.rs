@@ -109,7 +109,7 @@ fn defined_shown_and_removed() {
     let (shown, _) = server.says(&["show", &double], 0);
     assert!(shown.contains("interval     1s") && shown.contains(&format!("{place}/b/double")), "{shown}");
     let (_, said) = server.says(&["remove", &total, "/nothing"], 2);
-    assert!(said.contains("/nothing: there is no such definition"), "{said}");
+    assert!(said.contains("/nothing: this definition does not exist"), "{said}");
     let (said, _) = server.says(&["remove", &total, "--json"], 0);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&said).unwrap()["removed"], serde_json::json!([total]));
     let (history, _) = server.says(&["history", &total], 0);

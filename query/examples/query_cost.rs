@@ -78,12 +78,7 @@ impl Site {
             from: Timestamp(START),
             to: Timestamp(START + 86_400 * SECOND),
             every,
-            points: None,
-            agg: None,
-            op: None,
-            across: None,
-            unit: None,
-            limit: None,
+            ..Query::default()
         };
         let (mut best, mut first, mut rows) = (Duration::MAX, Duration::MAX, 0);
         for _ in 0..RUNS {

@@ -75,12 +75,7 @@ fn measure(store: &Store, what: &str, every: Option<Interval>) -> Result<(), Err
         from: Timestamp(START),
         to: Timestamp(START + DAY_S as i64 * SECOND),
         every,
-        points: None,
-        agg: None,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     };
     let (mut first, mut last, mut rows) = (Vec::new(), Vec::new(), 0);
     for _ in 0..RUNS {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
-use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands};
+use wholegrain_query::virtuals::{Definition, DefinitionChange};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 type Error = Box<dyn std::error::Error>;
@@ -93,10 +93,7 @@ fn definition(path: &str, expression: &str, unit: &str) -> Definition {
         path: path.to_owned(),
         expression: expression.to_owned(),
         unit: unit.to_owned(),
-        description: String::new(),
-        interval: None,
-        bridge: None,
-        missing: MissingOperands::Gap,
+        ..Definition::default()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Combines several sensors into one series, slice by slice of the range, so that memory holds a bounded number of rows. Within a
-//! slice a few threads read blocks of sensors; their sums are merged in the order of the sensors.
+//! Combines several sensors into one series, in slices of the range, so that memory holds a bounded number of rows. Within a slice a few threads
+//! read blocks of sensors; their sums are merged in the order of the sensors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -15,13 +15,13 @@ use crate::plan::{QueryPlan, TimeRange};
 use crate::query::{Across, Agg};
 use crate::windows::Windows;
 
-/// The approximate number of rows of a slice. Few in tests, to have many slices.
+/// The approximate number of rows of a slice; few in tests, which gives many slices.
 const SLICE_ROWS: i64 = if cfg!(test) { 16 } else { 1 << 16 };
-/// The most rows of a slice; beyond it a shorter slice is tried. A row takes up to 36 bytes, for each thread and each waiting block.
+/// The most rows of a slice; if it has more, a shorter slice is tried. A row takes up to 36 bytes, for each thread and each waiting block.
 const SLICE_ROWS_MAX: usize = SLICE_ROWS as usize * 4;
 /// The first length of a slice, in ns, if the sensors have no interval.
 const SLICE_NS_UNKNOWN: i64 = 3_600_000_000_000;
-/// How many sensors a thread reads at a time; smaller groups are divided too.
+/// The most sensors of a block, which one thread reads.
 const BLOCK_SENSORS: usize = 64;
 /// The least number of blocks that a group is divided into, if it has that many sensors.
 const BLOCKS: usize = 16;
@@ -61,7 +61,7 @@ fn first_levels(path: &str, levels: usize) -> &str {
     ends.nth(levels - 1).or_else(|| path.rfind('/')).map_or("", |end| &path[..end])
 }
 
-/// The first levels that all have in common, never the last one of any.
+/// The first levels that all paths share, never the last level of a path.
 fn common_front<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
     let Some(first) = paths.next() else { return "" };
     let mut front = &first[..first.rfind('/').unwrap_or(0)];
@@ -73,7 +73,7 @@ fn common_front<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
     front
 }
 
-/// The last levels that all have in common, without the `/` before them.
+/// The last levels that all paths share, without the `/` before them.
 fn common_back<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
     let Some(first) = paths.next() else { return "" };
     let mut back = first;
@@ -85,19 +85,18 @@ fn common_back<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
     back.strip_prefix('/').unwrap_or(back)
 }
 
-/// The unit of a group's values; an error when its sensors' units differ.
+/// The unit of a group's values; an error if its sensors' units differ.
 pub(crate) fn unit_of(
     group: &SensorGroup,
     sensors: &[SensorInfo],
     plan: &QueryPlan,
-    wanted: Option<&str>,
+    requested: Option<&str>,
 ) -> Result<String, QueryError> {
     if plan.across.is_some_and(|across| across.agg == Agg::Count) {
         return Ok("1".to_owned());
     }
-    if let Some(wanted) = wanted {
-        // The values of all of them are converted to it.
-        return Ok(wanted.to_owned());
+    if let Some(unit) = requested {
+        return Ok(unit.to_owned());
     }
     let mut members = group.sensors.iter().map(|at| &sensors[*at as usize]);
     let Some(first) = members.next() else { return Ok("1".to_owned()) };
@@ -111,7 +110,7 @@ pub(crate) fn unit_of(
         let other = plan.unit_of(sensor);
         if one(&other) != one(&unit) {
             return Err(QueryError::Invalid(format!(
-                "across: {} is in {} and {} in {}; choose sensors of one unit, or say with unit which one all are to be converted to",
+                "across: {} is in {} and {} in {}; select sensors of one unit, or give the unit to which all are converted",
                 first.path,
                 one(&unit),
                 sensor.path,
@@ -137,12 +136,12 @@ pub(crate) struct GroupRows {
     failed: bool,
 }
 
-/// Counts how many sensors the rows of a series hold.
+/// Counts the sensors with values in the rows of a series.
 #[derive(Debug, Default)]
 struct Coverage {
     rows: u64,
     most: u32,
-    /// Rows that hold fewer than the most, the least of them, and the first such row.
+    /// Rows with fewer sensors than the most, the least number, and the time of the first such row.
     below: u64,
     least: u32,
     first: i64,
@@ -184,20 +183,20 @@ impl GroupRows {
         Self { of, members, name, stop, at, length, covered: Coverage::default(), failed: false }
     }
 
-    /// A note, if some rows hold fewer sensors than others.
+    /// A note, if some rows have fewer sensors than others.
     pub fn coverage(&self) -> Option<String> {
         let Coverage { rows, most, below, least, first } = self.covered;
-        let rest = || {
+        let note = || {
             format!(
-                "{}: {below} of {rows} rows hold fewer than {most} sensors, the least {least}; the first at {}",
+                "{}: {below} of {rows} rows have values of fewer than {most} sensors, the least {least}; the first at {}",
                 self.name,
                 Timestamp(first)
             )
         };
-        (below > 0).then(rest)
+        (below > 0).then(note)
     }
 
-    /// The end of the slice that begins at `at`; slices have whole windows.
+    /// The end of the slice that begins at `at`. Slices consist of whole windows.
     fn slice_end(&self) -> i64 {
         let (plan, end) = (&self.of.2, self.at.saturating_add(self.length));
         let end = match plan.windows {
@@ -257,7 +256,7 @@ impl GroupRows {
         SeriesSums::new(plan.across.map_or(Agg::Count, |across| across.agg), plan.exact)
     }
 
-    /// Aggregates one block of sensors, one after the other.
+    /// Aggregates one block of sensors.
     fn block(
         &self,
         reader: &Arc<dyn SnapshotReader>,
@@ -296,18 +295,18 @@ impl Iterator for GroupRows {
     }
 }
 
-/// The blocks of one slice: any thread reads the next one, and sums are merged in order.
+/// The blocks of one slice: each thread reads the next one, and sums are merged in order.
 struct SliceReaders<'a> {
     rows: &'a GroupRows,
     reader: Arc<dyn SnapshotReader>,
     range: TimeRange,
     blocks: &'a [&'a [u32]],
     next: AtomicUsize,
-    /// Set on too many rows or an error: no more blocks are read.
+    /// Set on too many rows or an error: threads read no more blocks.
     over: Arc<AtomicBool>,
     /// True once the query or this slice ends.
     stop: StopCheck,
-    /// How many blocks may be begun ahead of the last merged one.
+    /// The most blocks that may be begun after the last merged one.
     ahead: usize,
     state: Mutex<SliceState>,
     turn: Condvar,

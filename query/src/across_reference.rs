@@ -127,7 +127,7 @@ fn what_does_not_fit_together_is_refused() {
     assert!(error.contains("/a/p is in W and /a/t in Cel"), "{error}");
     assert_eq!(collect(ask(across(Agg::Count, None)).unwrap())["/a/count(*)"], [(0, Some(2.0))]);
     for (query, part) in [
-        (across(Agg::Last, None), "no first and no last"),
+        (across(Agg::Last, None), "no first or last"),
         (across(Agg::Sum, Some(0)), "levels must be at least 1"),
         (Query { op: Some(Op::Integral), ..across(Agg::Sum, None) }, "running integral"),
     ] {
@@ -144,7 +144,8 @@ fn rows_that_hold_fewer_sensors_are_noted() {
         let rows: usize = result.batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
         (rows, result.batches.notes())
     };
-    let note = "/sum(p): 2 of 4 rows hold fewer than 2 sensors, the least 1; the first at 1970-01-01T00:00:00.02Z";
+    let note =
+        "/sum(p): 2 of 4 rows have values of fewer than 2 sensors, the least 1; the first at 1970-01-01T00:00:00.02Z";
     assert_eq!(notes(&across(Agg::Sum, None)), (4, vec![note.to_owned()]));
     assert_eq!(notes(&across(Agg::Sum, Some(1))), (6, vec![]));
     let wide = Query { every: Some(Interval::from_ms(20)), ..across(Agg::Sum, None) };

@@ -19,19 +19,19 @@ use crate::plan::QueryPlan;
 
 /// The most rows of one record batch.
 pub const BATCH_ROWS_MAX: usize = 8192;
-/// Key of the schema's metadata with the unit of every value, when all sensors share it.
+/// Key of the schema's metadata with the unit of every value, if all sensors share it.
 pub const UNIT_KEY: &str = "wholegrain.unit";
-/// Key of the schema's metadata with the units when they differ: one line a sensor, in the order of the dictionary.
+/// Key of the schema's metadata with the units if they differ: one line for each sensor, in the order of the dictionary.
 pub const UNITS_KEY: &str = "wholegrain.units";
-/// Key of the schema's metadata of an import or an export with the kinds (gauge, counter): one line a sensor, in the order of the dictionary.
+/// Key of the schema's metadata of an import or an export with the kinds (gauge, counter): one line for each sensor, in the order of the dictionary.
 pub const KINDS_KEY: &str = "wholegrain.kinds";
 
-/// The columns of an answer with floats: `sensor` (dictionary of paths), `time` (ns, UTC), `value` (Float64; null is a gap).
+/// The columns of a result with floats: `sensor` (dictionary of paths), `time` (ns, UTC), `value` (Float64; null is a gap).
 pub fn schema() -> SchemaRef {
     Arc::new(schema_with(DataType::Float64))
 }
 
-/// The columns of an answer whose values are all integers.
+/// The columns of a result with integers.
 pub fn schema_int() -> SchemaRef {
     Arc::new(schema_with(DataType::Int64))
 }
@@ -65,7 +65,6 @@ pub struct Batches {
     coverage: Vec<String>,
 }
 
-/// Where the rows of one series come from.
 enum RowSource {
     Sensor(RowChunkIter),
     Group(Box<GroupRows>),
@@ -114,18 +113,13 @@ impl Batches {
         self.schema.clone()
     }
 
-    /// How many series are complete, to show progress.
-    pub fn sensors_done(&self) -> usize {
-        self.next_series - usize::from(self.rows.is_some())
-    }
-
     /// Sentences about data that is missing from the rows read so far.
     pub fn warnings(&self) -> Vec<String> {
         self.plan.warnings(self.snapshot.as_ref())
     }
 
-    /// Sentences about the rows read so far: data deleted by retention, holes that operations did not cross, and series whose rows do not hold
-    /// a value of every sensor.
+    /// Sentences about the rows read so far: data deleted by retention, holes that operations did not cross, and series with rows that lack values of
+    /// some sensors.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.plan.notes(self.snapshot.as_ref());
         notes.extend(self.plan.skipped_holes.notes());
@@ -138,7 +132,7 @@ impl Batches {
         notes
     }
 
-    /// Begins the next series; `false` when there is none.
+    /// Begins the next series; `false` if there is none.
     fn begin(&mut self) -> Result<bool, QueryError> {
         let at = self.next_series;
         self.rows = Some(match &self.groups {
@@ -223,7 +217,7 @@ impl Batches {
     }
 }
 
-/// The most notes about series with rows that lack values of some sensors.
+/// The most notes about series that lack values of some sensors.
 const COVERAGE_NOTES_MAX: usize = 8;
 
 impl Iterator for Batches {
@@ -243,7 +237,7 @@ fn unit_metadata(units: &[String]) -> HashMap<String, String> {
     if units.iter().all(|unit| unit == first) {
         return HashMap::from([(UNIT_KEY.to_owned(), first.clone())]);
     }
-    // A unit holds no control characters, so a line break separates.
+    // A unit has no control characters: a line break separates units.
     HashMap::from([(UNITS_KEY.to_owned(), units.join("\n"))])
 }
 
@@ -265,7 +259,7 @@ impl BatchColumns {
         Self { keys: Vec::with_capacity(rows), times: Vec::with_capacity(rows), values, valid: Vec::new() }
     }
 
-    /// Rows `at..at + rows` of a chunk of the answer's type; rows of the other type would be gaps.
+    /// Appends the rows `at..at + rows` of a chunk; a chunk of the other type becomes gaps.
     fn append(&mut self, key: i32, chunk: &Chunk, at: usize, rows: usize) {
         let Column { values, gaps } = &chunk.column;
         let before = self.times.len();
@@ -280,24 +274,21 @@ impl BatchColumns {
                 to.extend_from_slice(&from[at..at + rows]);
                 true
             }
-            (ColumnValues::Int(to), _) => {
+            (ColumnValues::Int(to), ColumnValues::Float(_)) => {
                 to.resize(before + rows, 0);
                 false
             }
-            (ColumnValues::Float(to), _) => {
+            (ColumnValues::Float(to), ColumnValues::Int(_)) => {
                 to.resize(before + rows, 0.0);
                 false
             }
         };
-        let gaps = (!same || !gaps.0.is_empty()).then_some(gaps);
-        match gaps {
-            // Not needed as long as there is no gap.
-            None if self.valid.is_empty() => {}
-            None => self.valid.resize(before + rows, true),
-            Some(gaps) => {
-                self.valid.resize(before, true);
-                self.valid.extend((at..at + rows).map(|row| same && !gaps.is_gap(row)));
-            }
+        // Without gaps `valid` stays empty.
+        if !same || !gaps.0.is_empty() {
+            self.valid.resize(before, true);
+            self.valid.extend((at..at + rows).map(|row| same && !gaps.is_gap(row)));
+        } else if !self.valid.is_empty() {
+            self.valid.resize(before + rows, true);
         }
     }
 }

@@ -57,7 +57,7 @@ impl ConversionLoss {
         if exact && !scale.is_one() {
             return self.rescale(path, chunk, scale, exact);
         }
-        // Such values are rare: one pass without branches finds out whether there is any.
+        // Such values are rare: one pass without branches checks for any.
         let beyond = |value: &i64| value.unsigned_abs() > EXACT_MAX;
         if !exact && scale.is_one() && values.iter().fold(false, |any, value| any | beyond(value)) {
             let is_gap = |row: usize| chunk.column.gaps.is_gap(row);
@@ -100,16 +100,16 @@ impl ConversionLoss {
     pub fn notes(&self) -> Vec<String> {
         let gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notes = gaps.notes(
-            "values do not fit into 64-bit integers in the unit of the result and are gaps here; query the mean, or add a sensor of floats, to get them",
+            "values do not fit into 64-bit integers in the unit of the result and are gaps here; to get them, query the mean or add a sensor of floats",
         );
         let rounded = self.rounded.lock().unwrap_or_else(PoisonError::into_inner);
         notes.extend(rounded.notes(
-            "integers beyond 2^53 are rounded, because the result has floats; query sensors of integers separately to get every digit",
+            "integers beyond 2^53 are rounded, because the result has floats; to get every digit, query sensors of integers separately",
         ));
         notes
     }
 }
 
 fn gaps(chunk: &Chunk) -> u64 {
-    chunk.column.gaps.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    chunk.column.gaps.count() as u64
 }

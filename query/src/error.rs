@@ -1,4 +1,4 @@
-//! Why a query failed.
+//! Errors of queries.
 
 use wholegrain_store::StoreError;
 
@@ -15,6 +15,6 @@ pub enum QueryError {
     #[error("the query was cancelled")]
     Cancelled,
     /// Arrow rejected the columns: a bug of this crate.
-    #[error("making a record batch: {0}")]
+    #[error("building a record batch: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
 }

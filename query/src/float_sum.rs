@@ -1,6 +1,6 @@
 //! Compensated sums of floats.
 
-/// A sum that keeps what each addition rounds away (Neumaier's variant of compensated summation).
+/// A sum with the rounding errors of its additions (Neumaier's variant of compensated summation).
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct FloatSum {
     pub sum: f64,
@@ -13,7 +13,7 @@ impl FloatSum {
         let next = self.sum + value;
         let larger_first = self.sum.abs() >= value.abs();
         let (larger, smaller) = if larger_first { (self.sum, value) } else { (value, self.sum) };
-        // With an infinity in it there is nothing to compensate, and the difference would be no number.
+        // The difference of infinities would be NaN.
         self.lost += if next.is_finite() { (larger - next) + smaller } else { 0.0 };
         self.sum = next;
     }

@@ -8,9 +8,9 @@ pub(crate) use wholegrain_store::holes::{is_rate, is_rate_as_known};
 
 /// Detects holes along the samples of one sensor.
 ///
-/// The interval of a sensor may have been longer in the past. So a spacing over the bound is no hole if it is one of three alike in a row:
-/// then it was the interval. The choice of the three depends on the samples only, not on the range of a query, so that
-/// sums over parts of a range add up to the sum over the whole.
+/// The interval of a sensor may have been longer in the past. So a spacing over the bound is not a hole if it is one of three similar spacings in a
+/// row: they were the interval. The choice of the three depends on the samples only, not on the range of a query, so that sums over parts of a
+/// range add up to the sum over the whole.
 #[derive(Debug)]
 pub struct HoleDetector {
     bound_ns: i64,
@@ -37,18 +37,18 @@ pub fn bound_ns(sensor: &SensorInfo) -> i64 {
     bound_of(sensor.interval_ns)
 }
 
-/// The longest spacing that may be no hole, ns; neighbours of a range are searched this far.
+/// The longest spacing that can be without a hole, ns; neighbours of a range are searched this far.
 pub(crate) fn reach_ns(sensor: &SensorInfo) -> i64 {
     reach_of(sensor.interval_ns)
 }
 
 impl HoleDetector {
-    /// A detector for samples of which two at most `bound_ns` apart have no hole between them.
+    /// Two samples at most `bound_ns` apart have no hole between them.
     pub fn new(bound_ns: i64) -> Self {
         Self { bound_ns, reach_ns: bound_ns.max(REACH_NS), times: [0; 4], known: 0 }
     }
 
-    /// A detector for the samples of a sensor.
+    /// Uses the bounds of a sensor.
     pub(crate) fn of(sensor: &SensorInfo) -> Self {
         Self { reach_ns: reach_ns(sensor), ..Self::new(bound_ns(sensor)) }
     }
@@ -69,7 +69,7 @@ impl HoleDetector {
         found
     }
 
-    /// Takes the times of samples that are known to follow each other without a hole.
+    /// Takes the times of samples without holes between them.
     pub(crate) fn pass(&mut self, times: &[i64]) {
         let many = self.times.len();
         if times.len() < many {
@@ -83,7 +83,7 @@ impl HoleDetector {
         self.known = known;
     }
 
-    /// The times of up to three samples before the one that was taken last, the nearest first.
+    /// The times of up to three samples before the last one, nearest first.
     pub(crate) fn before(&self) -> &[i64] {
         &self.times[1..self.known.max(1)]
     }
@@ -114,9 +114,9 @@ mod tests {
     fn outages_are_holes_and_slower_sampling_is_not() {
         check(30, &[0, 10, 20, 50, 60], &[0]);
         check(30, &[0, 10, 20, 51, 61], &[0, 51]);
-        // Sampled every 100 in the past: the samples before do not tell at first.
+        // Sampled every 100 in the past: the first samples do not show it yet.
         check(30, &[0, 100, 200, 300, 400, 310, 320], &[0, 100, 200]);
-        // One sample alone between two outages joins neither, also where they are as long as each other.
+        // A single sample between two outages joins neither, also if the outages have the same length.
         check(30, &[0, 10, 1000, 3000, 3010], &[0, 1000, 3000]);
         check(30, &[0, 10, 1000, 2000, 2010], &[0, 1000, 2000]);
         check(30, &[i64::MIN, i64::MAX], &[i64::MIN, i64::MAX]);
@@ -130,9 +130,9 @@ mod tests {
         assert!(!is_rate(100, &[0, -100], &[100, 166]));
         assert!(!is_rate(100, &[0, -100, -251], &[100, 300]));
         assert!(!is_rate(100, &[0], &[100, 200]));
-        // Those beyond one that is not alike tell nothing.
+        // Spacings beyond a different one do not count.
         assert!(!is_rate(100, &[0, -10, -110], &[100, 200]));
-        // No spacing is too long to be compared.
+        // The longest spacing can be compared.
         assert!(!is_rate(i64::MAX, &[i64::MIN, i64::MAX, i64::MAX - 1], &[]));
     }
 }

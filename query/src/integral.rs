@@ -10,7 +10,7 @@ use crate::samples::JoinedSample;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
-/// Makes segments out of samples; none over a hole.
+/// Converts samples to line segments; a hole has no segment.
 pub(crate) struct LineSegments {
     scale: Scale,
     previous: Option<(i64, f64)>,
@@ -30,7 +30,7 @@ impl LineSegments {
     }
 }
 
-/// The area from `from` to each sample; samples before `from` only give the line that leads into the range.
+/// The area from `from` to each sample. Samples before `from` only begin the line into the range.
 pub(crate) struct CumulativeIntegral<I> {
     samples: I,
     segments: LineSegments,
@@ -67,14 +67,13 @@ impl<I: Iterator<Item = Result<JoinedSample, QueryError>>> Iterator for Cumulati
     }
 }
 
-/// The area within each window, of the lines' parts within the range; samples on both sides of the range give the lines
-/// that lead in and out.
+/// The area within each window and the range. Samples on both sides of the range give the lines that cross its ends.
 pub(crate) struct WindowIntegrals<I> {
     samples: I,
     segments: LineSegments,
     windows: Windows,
     range: (i64, i64),
-    /// What is left of the segment being divided: it begins here.
+    /// The rest of the segment being divided, and its begin.
     dividing: Option<(i64, LineSegment)>,
     /// The window's start and the area so far.
     open: Option<(i64, FloatSum)>,
@@ -85,7 +84,7 @@ impl<I> WindowIntegrals<I> {
         Self { samples, segments, windows, range, dividing: None, open: None }
     }
 
-    /// Takes the next part of the segment being divided; a row when it begins a new window and so closes the one before.
+    /// Takes the next part of the segment being divided. Returns the row of the previous window if the part begins a new one.
     fn divide(&mut self, begin: i64, segment: LineSegment) -> Option<ResultRow> {
         let start = self.windows.start(begin);
         let segment_end = segment.end.0.min(self.range.1);

@@ -1,6 +1,7 @@
 //! The line between two samples, and the area below it.
 
-const NS_PER_S: f64 = 1e9;
+/// Nanoseconds of a second.
+pub(crate) const NS_PER_S: f64 = 1e9;
 
 /// The straight line between two neighbouring samples.
 #[derive(Debug, Clone, Copy)]

@@ -1,23 +1,23 @@
 //! Completion of sensor names, and the nearest name to one that does not exist.
 //!
-//! Every search is bounded: it looks at no more than [`PAGES_MAX`] pages of sensors, whatever the number of sensors.
+//! Every search is bounded: it reads at most [`PAGES_MAX`] pages of sensors, whatever the number of sensors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wholegrain_model::pattern::glob;
 use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Pattern, SensorPath};
 use wholegrain_store::SensorInfo;
 
+use crate::nearest::nearest_pattern;
 use crate::space::Space;
 
-/// The most names that one answer has.
+/// The most names of one answer.
 pub const NAMES_MAX: usize = 200;
-/// Sensors that are looked at together.
+/// Sensors of one page.
 const PAGE_SENSORS: usize = 64;
-/// Pages that one search looks at.
+/// Pages of one search.
 const PAGES_MAX: usize = 256;
-/// Places in the hierarchy at which a level behind a wildcard is looked for.
+/// Places in the hierarchy that are searched for a level behind a wildcard.
 const PLACES_MAX: usize = 8;
 /// Greater than every character of a name.
 const LAST: char = '\u{10ffff}';
@@ -31,7 +31,7 @@ pub struct NameSearch<'a> {
     is_abandoned: Box<dyn Fn() -> bool + 'a>,
 }
 
-/// What there is of a level below a place in the hierarchy.
+/// A level below a place in the hierarchy.
 #[derive(Debug, Clone, Copy, Default)]
 struct PathLevel {
     is_sensor: bool,
@@ -39,18 +39,18 @@ struct PathLevel {
 }
 
 impl<'a> NameSearch<'a> {
-    /// A search over the sensors of `space`.
+    /// Searches the sensors of `space`.
     pub fn new(space: &'a Space, only_user: Option<&'a str>) -> Self {
         Self { space, only_user, pages_left: PAGES_MAX, is_abandoned: Box::new(|| false) }
     }
 
-    /// The same, which finds no more once nobody waits: that is asked before each page.
+    /// Stops the search once `is_abandoned` returns true, which is checked before each page.
     pub fn stop_when(self, is_abandoned: impl Fn() -> bool + 'a) -> Self {
         Self { is_abandoned: Box::new(is_abandoned), ..self }
     }
 
-    /// What a beginning can be completed to, at most [`NAMES_MAX`], sorted. A beginning with `/` is completed by one level: sensors, and
-    /// with a `/` at the end levels that have sensors below. Any other is completed to the last levels of paths.
+    /// Completions of the beginning of a name, sorted, at most [`NAMES_MAX`]. A beginning with `/` is completed by one level: to sensors, and to
+    /// levels with sensors below, which end in `/`. Any other is completed to the last levels of paths.
     pub fn completions(mut self, begin: &str) -> Vec<String> {
         if begin.contains('*') {
             return Vec::new();
@@ -70,35 +70,17 @@ impl<'a> NameSearch<'a> {
         names.into_iter().take(NAMES_MAX).collect()
     }
 
-    /// The pattern with the level replaced that is not there, when another is near enough. Of a pattern without a leading `/` the last levels
-    /// of paths are compared.
+    /// The pattern with its first unmatched level replaced by a similar existing one. A pattern without a leading `/` is compared with the last
+    /// levels of paths.
     pub fn nearest(mut self, pattern: &str) -> Option<String> {
-        let Some(levels) = pattern.strip_prefix('/') else {
+        if !pattern.starts_with('/') {
             let known = self.last_levels("", pattern.matches('/').count() + 1);
             return nearest(pattern, known.iter().map(String::as_str)).map(str::to_owned);
-        };
-        let levels: Vec<&str> = levels.split('/').collect();
-        let mut places = vec![String::new()];
-        for (at, level) in levels.iter().enumerate() {
-            let mut there = Vec::new();
-            for place in &places {
-                there.extend(self.levels(place, "").into_keys().map(|name| (place.clone(), name)));
-            }
-            let fits = |known: &str| if level.contains('*') { glob(level, known) } else { known == *level };
-            let next = there.iter().filter(|(_, known)| fits(known)).map(|(place, known)| format!("{place}/{known}"));
-            let next: Vec<String> = next.take(PLACES_MAX).collect();
-            if next.is_empty() {
-                let near = nearest(level, there.iter().map(|(_, known)| known.as_str()))?;
-                let mut meant = levels.clone();
-                meant[at] = near;
-                return Some(format!("/{}", meant.join("/")));
-            }
-            places = next;
         }
-        None
+        nearest_pattern(pattern, PLACES_MAX, |place, _| self.levels(place, "").into_keys().collect())
     }
 
-    /// The next sensors that may be seen, and the path that the next page begins behind; `None` at the end.
+    /// The next sensors that the user may see, and the path after which the next page begins; `None` at the end.
     fn page(&mut self, pattern: &Pattern, after: Option<&str>) -> Option<(Vec<SensorInfo>, String)> {
         self.pages_left = self.pages_left.checked_sub(1)?;
         if (self.is_abandoned)() {
@@ -113,7 +95,7 @@ impl<'a> NameSearch<'a> {
         Some((page, last))
     }
 
-    /// The levels directly below a place whose names begin with `part`, each once. What lies below a level is passed over.
+    /// The levels directly below a place whose names begin with `part`. The search skips what lies below each level.
     fn levels(&mut self, place: &str, part: &str) -> BTreeMap<String, PathLevel> {
         let below = if part.is_empty() { format!("{place}/**") } else { format!("{place}/{part}*/**") };
         let mut levels: BTreeMap<String, PathLevel> = BTreeMap::new();
@@ -140,7 +122,7 @@ impl<'a> NameSearch<'a> {
         levels
     }
 
-    /// The last `count` levels of paths, where they begin with `begin`; each once, sorted.
+    /// The last `count` levels of all paths, as far as they begin with `begin`, sorted.
     fn last_levels(&mut self, begin: &str, count: usize) -> Vec<String> {
         let Ok(pattern) = Pattern::new(if begin.is_empty() { "/**".to_owned() } else { format!("{begin}*") }) else {
             return Vec::new();
@@ -228,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_with_many_levels_below_costs_no_more_than_the_bound() {
+    fn a_search_below_a_level_with_many_levels_is_bounded() {
         let paths: Vec<String> = (0..20_000).map(|at| format!("/a/b{at:05}/c/power")).collect();
         let (_dir, space) = space(&paths.iter().map(String::as_str).collect::<Vec<_>>());
         let mut names = NameSearch::new(&space, None);
@@ -239,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn a_search_ends_when_nobody_waits() {
+    fn an_abandoned_search_stops() {
         let paths: Vec<String> = (0..20_000).map(|at| format!("/a/b{at:05}/c/power")).collect();
         let (_dir, space) = space(&paths.iter().map(String::as_str).collect::<Vec<_>>());
         let asked = std::cell::Cell::new(0);
-        let gone_at = |most: usize| {
+        let abandoned_after = |most: usize| {
             let asked = &asked;
             asked.set(0);
             NameSearch::new(&space, None).stop_when(move || {
@@ -251,17 +233,17 @@ mod tests {
                 asked.get() > most
             })
         };
-        gone_at(usize::MAX).nearest("powr");
+        abandoned_after(usize::MAX).nearest("powr");
         assert_eq!(asked.get(), PAGES_MAX, "the bound");
         for (pattern, most) in [("powr", 3), ("/a/b*/c/powr", 0), ("/a/b*/x/powr", 5)] {
-            gone_at(most).nearest(pattern);
-            // Each level that is looked for asks once more.
+            abandoned_after(most).nearest(pattern);
+            // Each place that is searched checks once more.
             assert!(asked.get() > most && asked.get() <= most + 1 + PLACES_MAX, "{pattern}: {}", asked.get());
         }
     }
 
     #[test]
-    fn users_learn_no_names_of_others_jobs() {
+    fn users_do_not_see_names_of_other_users_jobs() {
         let (_dir, space) = space(&["/lab/n1/job/7/cpu", "/lab/n1/job/8/secret", "/lab/n1/load"]);
         for (id, user) in [("7", "alice"), ("8", "bob")] {
             let record = JobRecord {

@@ -1,24 +1,22 @@
-//! Delta, rate and derivative of neighbouring samples.
+//! Delta, rate and derivative of successive samples.
 
 use wholegrain_model::{Kind, Value};
 
+use crate::line_segment::NS_PER_S;
 use crate::query::Op;
 use crate::samples::JoinedSample;
 use crate::scale::Scale;
 
-const NS_PER_S: f64 = 1e9;
-
-/// What happened between two samples; it belongs to the later one.
+/// The change between two samples, assigned to the later one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ValueChange {
-    /// Of the later sample.
     pub time: i64,
     pub by: f64,
-    /// Since the sample before.
+    /// The time since the previous sample.
     pub ns: i64,
 }
 
-/// One sensor's operation, fed sample by sample.
+/// The operation on one sensor, sample by sample.
 pub(crate) struct DifferenceOp {
     op: Op,
     kind: Kind,
@@ -32,14 +30,14 @@ impl DifferenceOp {
         Self { op, kind, wraps_at, scale, previous: None }
     }
 
-    /// Takes the next sample; the operation's value there, in the answer's unit.
+    /// Takes the next sample and returns the operation's value there, scaled.
     pub(crate) fn step(&mut self, sample: &JoinedSample) -> Option<f64> {
         let ValueChange { by, ns, .. } = self.change(sample)?;
         let result = if self.op == Op::Delta { by } else { by / (ns as f64 / NS_PER_S) };
         (!result.is_nan()).then_some(result)
     }
 
-    /// Takes the next sample; the scaled difference to the one before.
+    /// Takes the next sample and returns the scaled change since the previous one.
     pub(crate) fn change(&mut self, sample: &JoinedSample) -> Option<ValueChange> {
         let JoinedSample { time, value, joined } = *sample;
         let value = value.filter(|value| !value.as_f64().is_nan());
@@ -56,7 +54,7 @@ impl DifferenceOp {
     }
 }
 
-/// The difference, of integers without loss before the last step.
+/// The difference. Integers are subtracted exactly and then converted.
 fn subtract(new: Value, old: Value) -> f64 {
     match (new, old) {
         (Value::Int(new), Value::Int(old)) => (i128::from(new) - i128::from(old)) as f64,
@@ -64,12 +62,12 @@ fn subtract(new: Value, old: Value) -> f64 {
     }
 }
 
-/// How far a counter went from `old` to `new`: past its modulus if it has one, from 0 if it restarted.
+/// The increase of a counter from `old` to `new`: a lower `new` has wrapped at the modulus, or restarted from 0 without one.
 pub(crate) fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f64> {
     if new.as_f64() > old.as_f64() {
         return Some(subtract(new, old));
     }
-    // Integers beyond 2^53 can be equal as floats and differ as integers.
+    // Integers beyond 2^53 can be equal as floats and different as integers.
     let difference = subtract(new, old);
     if difference >= 0.0 {
         return Some(difference);

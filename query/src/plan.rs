@@ -1,4 +1,4 @@
-//! Plans a query for the selected sensors: checks, defaults, and the chain of iterators for each sensor.
+//! Plans a query for the selected sensors: checks it, applies defaults, and builds the chain of iterators for each sensor.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::units::{Conversions, unit_of};
 use crate::windows::Windows;
 
 impl Query {
-    /// Checks what can be checked without knowing the sensors.
+    /// Checks the query as far as that is possible without the sensors.
     pub fn validate(&self) -> Result<(), QueryError> {
         let invalid = |text: String| Err(QueryError::Invalid(text));
         if self.patterns.is_empty() || self.patterns.len() > PATTERNS_MAX {
@@ -38,21 +38,21 @@ impl Query {
         match self.every {
             Some(every) if every.ns() == 0 => return invalid("every must be longer than 0, such as 10s".into()),
             Some(every) if i64::try_from(every.ns()).is_err() => {
-                return invalid("every is longer than 292 years; leave it away for one value over the range".into());
+                return invalid("every is longer than 292 years; omit it for one value over the range".into());
             }
             _ => {}
         }
         if self.points.is_some() && self.every.is_some() {
-            return invalid("points and every are both given; leave one away".into());
+            return invalid("points and every are both given; omit one".into());
         }
         if self.points.is_some_and(|points| !(1..=POINTS_MAX).contains(&points)) {
             return invalid(format!("points must be 1 to {POINTS_MAX}"));
         }
         if self.limit == Some(0) {
-            return invalid("limit must be at least 1; leave it away for everything".into());
+            return invalid("limit must be at least 1; omit it for all rows".into());
         }
         if self.op == Some(Op::Integral) && self.agg.is_some_and(|agg| agg != Agg::Sum) {
-            return invalid("the integral of a window is a sum; leave agg away or write sum".into());
+            return invalid("the integral of a window is a sum; omit agg or write sum".into());
         }
         if let Some(Err(error)) = self.unit.as_deref().map(Unit::parse) {
             return invalid(error.to_string());
@@ -63,17 +63,17 @@ impl Query {
     fn validate_across(&self, across: Across) -> Result<(), QueryError> {
         let invalid = |text: &str| Err(QueryError::Invalid(text.into()));
         if across.agg == Agg::SampleMean {
-            return invalid("across: what values of one time come to is their mean; write mean");
+            return invalid("across: all values of one time have the same weight; write mean");
         }
         if matches!(across.agg, Agg::First | Agg::Last) {
-            return invalid("across: sensors have no first and no last; write mean, min, max, sum or count");
+            return invalid("across: sensors have no first or last value; write mean, min, max, sum or count");
         }
         if across.levels == Some(0) {
-            return invalid("levels must be at least 1; leave it away for one series over all sensors");
+            return invalid("levels must be at least 1; omit it for one series over all sensors");
         }
         if self.op == Some(Op::Integral) && self.every.is_none() && self.points.is_none() && self.agg.is_none() {
             return invalid(
-                "the running integral of several sensors is not computed; give every, points, or agg=sum for one value",
+                "the running integral of several sensors is not supported; give every, points, or agg=sum for one value",
             );
         }
         Ok(())
@@ -130,33 +130,28 @@ impl QueryPlan {
             (None, Some(_)) => Some(Windows::Whole(query.from.0)),
             (None, None) => None,
         };
-        let (from, to) = (query.from.0, query.to.0);
-        let limit = query.limit.unwrap_or(u64::MAX);
-        let (agg, op, across) = (query.agg, query.op, query.across);
-        let (exact, conversions) = (false, None);
-        let (skipped_holes, conversion_loss, approximate_means) = Default::default();
         let mut plan = Self {
-            from,
-            to,
+            from: query.from.0,
+            to: query.to.0,
             windows,
-            agg,
-            op,
-            across,
-            limit,
-            exact,
-            conversions,
+            agg: query.agg,
+            op: query.op,
+            across: query.across,
+            limit: query.limit.unwrap_or(u64::MAX),
+            exact: false,
+            conversions: None,
             job,
             tier: None,
             resolutions: snapshot.resolutions().into(),
             removed: Vec::new(),
-            skipped_holes,
-            conversion_loss,
-            approximate_means,
+            skipped_holes: Arc::default(),
+            conversion_loss: Arc::default(),
+            approximate_means: Arc::default(),
         };
         if let Some(unit) = &query.unit {
             plan.conversions = Some(Conversions::new(unit, sensors, query.op, |sensor| plan.agg_of(sensor))?);
         }
-        if let Some(windows) = windows.filter(|_| op.is_none()) {
+        if let Some(windows) = windows.filter(|_| query.op.is_none()) {
             let (from, to) = plan.cut_to_job();
             plan.tier = if from < to { snapshot.tier(from, to, windows.every()) } else { None };
         }
@@ -168,7 +163,7 @@ impl QueryPlan {
         Ok(plan)
     }
 
-    /// Whether the answer's values are integers.
+    /// Whether the values of the result are integers.
     pub(crate) fn answers_exactly(&self) -> bool {
         match self.across.map(|across| across.agg) {
             None | Some(Agg::Min | Agg::Max) => self.exact,
@@ -198,7 +193,7 @@ impl QueryPlan {
         (self.from.max(begin), self.to.min(end))
     }
 
-    /// The part of a range in which the query reads `sensor`, and `around` ns on each side of it; empty if there is none.
+    /// The part of a range in which the query reads `sensor`, extended by `around` ns on each side; empty if there is none.
     fn range_of(&self, sensor: &SensorInfo, range: TimeRange, around: i64) -> (i64, i64) {
         let TimeRange { from, to } = range;
         let Some(job) = &self.job else { return (from, to) };
@@ -220,7 +215,7 @@ impl QueryPlan {
         sensors.map(range_of).filter(|range| range.from < range.to)
     }
 
-    /// Sentences about data that retention has removed, as far as it is known.
+    /// Sentences about data that retention has removed, as far as known.
     pub(crate) fn notes(&self, snapshot: &dyn ReadSnapshot) -> Vec<String> {
         let notes: BTreeSet<String> = snapshot.notes().into_iter().chain(self.removed.iter().cloned()).collect();
         notes.into_iter().collect()
@@ -234,7 +229,7 @@ impl QueryPlan {
         warnings
     }
 
-    /// The samples next to the range of a sensor. They may lie outside of the job's time, up to the length of a line.
+    /// The samples next to the range of a sensor. They can lie outside the job's time, by at most the length of a line.
     fn neighbours(
         &self,
         reader: &Arc<dyn SnapshotReader>,
@@ -245,7 +240,7 @@ impl QueryPlan {
         NeighbourSamples::new(reader.clone(), sensor).within(limits).with_resolutions(&self.resolutions)
     }
 
-    /// Whether every value of `sensor` in the answer is an integer as read times an integer.
+    /// Whether every value of `sensor` in the result is a raw integer times an integer.
     fn is_exact(&self, sensor: &SensorInfo) -> bool {
         if self.conversions.as_ref().is_some_and(|to| to.of(sensor).integer().is_none()) {
             return false;
@@ -277,8 +272,8 @@ impl QueryPlan {
             return self.rows_scaled(reader, sensor, own, range, stop);
         };
         // A count has no scale. An integral scales its values and converts the area.
-        let apart = self.exact || self.op == Some(Op::Integral) || self.agg_of(sensor) == Some(Agg::Count);
-        if let Some(both) = own.then(to).filter(|_| !apart) {
+        let separately = self.exact || self.op == Some(Op::Integral) || self.agg_of(sensor) == Some(Agg::Count);
+        if let Some(both) = own.then(to).filter(|_| !separately) {
             return self.rows_scaled(reader, sensor, both, range, stop);
         }
         let rows = self.rows_scaled(reader, sensor, own, range, stop)?;
@@ -342,7 +337,7 @@ impl QueryPlan {
             let op = DifferenceOp::new(op, sensor.kind, sensor.wraps_at, Scale::ONE);
             return Ok(Box::new(WeightedMeans::of(changes(samples, op, from), windows, scale)));
         }
-        // Windows are scaled at their end, so that they are rounded once.
+        // Windows are scaled at their end and so rounded once.
         let each = if aggregation.is_some() { Scale::ONE } else { scale };
         let rows =
             RowChunks::new(differences(samples, DifferenceOp::new(op, sensor.kind, sensor.wraps_at, each), from));
@@ -354,7 +349,7 @@ impl QueryPlan {
         })
     }
 
-    /// The means over time of a gauge's windows.
+    /// The time-weighted means of a gauge's windows.
     fn means(
         &self,
         reader: &Arc<dyn SnapshotReader>,
@@ -377,7 +372,7 @@ impl QueryPlan {
         )))
     }
 
-    /// The rows of windows; counts those whose integers the result cannot represent.
+    /// The rows of windows; counts the integers that the result cannot represent.
     fn note_lost_values(
         &self,
         sensor: &SensorInfo,
@@ -431,7 +426,7 @@ fn check_kinds(op: Option<Op>, sensors: &[SensorInfo]) -> Result<(), QueryError>
     let Some(first) = found.next() else { return Ok(()) };
     let count = 1 + found.count();
     Err(QueryError::Invalid(format!(
-        "{op} has no meaning for {kind}, and {count} of the {} sensors chosen are {kind} ({}{}); {advice}, or choose fewer sensors",
+        "{op} has no meaning for {kind}, and {count} of the {} selected sensors are {kind} ({}{}); {advice}, or select fewer sensors",
         sensors.len(),
         first.path,
         if count > 1 { ", …" } else { "" },

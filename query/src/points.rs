@@ -1,10 +1,10 @@
-//! How wide windows are when a number of them is asked for.
+//! The width of windows for a requested number of points.
 
 use wholegrain_model::{Interval, Timestamp};
 
 use crate::query::Query;
 
-/// The most windows that may be asked for by number.
+/// The largest number of windows that [`Query::points`] may request.
 pub const POINTS_MAX: u64 = 1_000_000;
 
 const MS: i64 = 1_000_000;
@@ -13,7 +13,7 @@ const MIN: i64 = 60 * S;
 const H: i64 = 60 * MIN;
 const DAY: i64 = 24 * H;
 
-/// Lengths that people count in, in ns. From a week on, whole weeks.
+/// Usual lengths of time, ns. Longer ones are whole weeks.
 #[rustfmt::skip]
 const LENGTHS: [i64; 32] = [
     MS, 2 * MS, 5 * MS, 10 * MS, 20 * MS, 50 * MS, 100 * MS, 200 * MS, 500 * MS,
@@ -22,8 +22,8 @@ const LENGTHS: [i64; 32] = [
     H, 2 * H, 3 * H, 4 * H, 6 * H, 8 * H, 12 * H, DAY, 2 * DAY, 7 * DAY,
 ];
 
-/// The length of windows of which about `points` (at most, but for the one more that the edges can make) cover `range` ns; a multiple of
-/// the coarsest of `resolutions` that is not longer, so that its tier can answer.
+/// The width of windows of which at most `points`, plus one for the edges, cover `range` ns: a multiple of the coarsest of `resolutions` that is
+/// not longer, so that its tier can answer.
 pub(crate) fn width(range: i64, points: u64, resolutions: &[i64]) -> i64 {
     let points = i64::try_from(points.max(1)).unwrap_or(i64::MAX);
     let least = (range / points + i64::from(range % points != 0)).max(1);
@@ -35,7 +35,7 @@ pub(crate) fn width(range: i64, points: u64, resolutions: &[i64]) -> i64 {
     if rest == 0 { width } else { width.saturating_add(tier - rest) }
 }
 
-/// The query with windows of a length in place of a number of them, its range widened to whole windows.
+/// Replaces `points` by `every` and extends the range to whole windows.
 pub(crate) fn resolve(query: &Query, resolutions: &[i64]) -> Query {
     let Some(points) = query.points else { return query.clone() };
     let range = query.to.0.saturating_sub(query.from.0);
@@ -84,13 +84,8 @@ mod tests {
             patterns: vec![pattern],
             from: Timestamp(-5 * S),
             to: Timestamp(101 * S),
-            every: None,
             points: Some(11),
-            agg: None,
-            op: None,
-            across: None,
-            unit: None,
-            limit: None,
+            ..Query::default()
         };
         let resolved = resolve(&query, &[10 * S]);
         assert_eq!((resolved.from.0, resolved.to.0), (-10 * S, 110 * S));

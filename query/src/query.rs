@@ -1,4 +1,4 @@
-//! What a query asks for.
+//! The request of a query.
 
 use wholegrain_model::{Interval, Pattern, Timestamp};
 
@@ -13,10 +13,10 @@ pub const SENSORS_MAX: usize = 250_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Agg {
-    /// The mean, each value weighted by its duration: after `rate` and `derivative` the change over its time; of gauges the area below the
-    /// lines between samples, cut at the window's edges, over the time that they cover. Of counters, and after `delta`, as [`Agg::SampleMean`].
+    /// The mean weighted by time: after `rate` and `derivative` the change divided by its time; for gauges the area below the lines between
+    /// samples, cut at the window's edges, divided by the covered time. For counters, and after `delta`, it is [`Agg::SampleMean`].
     Mean,
-    /// The arithmetic mean of the values, each weighing the same however long it holds.
+    /// The arithmetic mean of the values. All have the same weight, whatever their duration.
     #[serde(rename = "sample_mean")]
     SampleMean,
     /// The lowest of the values.
@@ -47,18 +47,18 @@ impl Agg {
     ];
 }
 
-/// What is computed from successive values of one sensor before any aggregate.
+/// An operation on successive values of one sensor, applied before any aggregate.
 ///
-/// No operation looks across a hole: a gap, or two samples further apart than [`HOLE_INTERVALS`] times the sensor's
-/// interval ([`LOOK_BACK_NS_UNKNOWN`] for one without) that are not one of three spacings alike in a row. Samples outside the range
-/// decide this, and give the first sample of the range its value; `docs/sums.md` has the whole rule.
+/// No operation crosses a hole: a gap, or two samples further apart than [`HOLE_INTERVALS`] times the sensor's interval
+/// ([`LOOK_BACK_NS_UNKNOWN`] without an interval), unless three similar spacings in a row show a longer interval. Samples outside the range
+/// help to decide this, and give the first sample of the range its value; `docs/sums.md` has the whole rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
     /// Counters: delta per second, in unit/s.
     Rate,
-    /// Difference to the previous value. A counter that fell has wrapped if its modulus is known (which is then
-    /// added); otherwise it has restarted: the new value counts from 0, and a negative new value has no delta.
+    /// Difference to the previous value. If a counter fell and its modulus is known, it has wrapped and the modulus is added; otherwise it has
+    /// restarted and the new value counts from 0. A negative new value has no delta.
     Delta,
     /// Gauges: difference per second, in unit/s; may be negative.
     Derivative,
@@ -88,7 +88,7 @@ macro_rules! named {
                 let found = Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
                 found.ok_or_else(|| {
                     let names = Self::ALL.map(|(name, _)| name);
-                    QueryError::Invalid(format!("{text:?} is no {}; write one of {}", $what, names.join(", ")))
+                    QueryError::Invalid(format!("{text:?} is not an {}; write one of {}", $what, names.join(", ")))
                 })
             }
         }
@@ -99,7 +99,7 @@ named!(Agg, "aggregate");
 named!(Op, "operation");
 
 /// A request for readings of the sensors that patterns select.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Query {
     /// Selects the sensors that match at least one pattern.
     pub patterns: Vec<Pattern>,
@@ -109,8 +109,8 @@ pub struct Query {
     pub to: Timestamp,
     /// Width of the windows.
     pub every: Option<Interval>,
-    /// Instead of `every`: about how many windows, at most [`POINTS_MAX`]. Their width is a round length and, from the
-    /// finest tier's resolution on, a multiple of a tier's resolution; the range is widened to whole windows.
+    /// Instead of `every`: the approximate number of windows, at most [`POINTS_MAX`]. Their width is a round length and, if it is not shorter
+    /// than the finest tier's resolution, a multiple of a tier's resolution. The range is extended to whole windows.
     pub points: Option<u64>,
     /// The aggregate of each window.
     pub agg: Option<Agg>,
@@ -118,19 +118,19 @@ pub struct Query {
     pub op: Option<Op>,
     /// Combines several sensors into one series.
     pub across: Option<Across>,
-    /// Convert values to this unit, a UCUM code.
+    /// Converts values to this unit, a UCUM code.
     pub unit: Option<String>,
     /// The most rows of the result.
     pub limit: Option<u64>,
 }
 
-/// Combines several sensors into one series. First each sensor gets its value, for each window or at each exact time; then the values of
-/// one time are aggregated. Each sensor has the same weight, however often it is sampled.
+/// Combines several sensors into one series. First each sensor's value is computed, for each window or at each exact time; then the values
+/// at one time are aggregated. All sensors have the same weight, whatever their intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Across {
     /// The aggregate over sensors: mean, min, max, sum or count.
     pub agg: Agg,
-    /// One series for each group of sensors whose first `levels` levels are equal; without it one series over all. A sensor with
-    /// fewer levels belongs to its parent path.
+    /// One series for each group of sensors with equal first `levels` levels; `None` combines all. A sensor with fewer levels belongs to
+    /// its parent path.
     pub levels: Option<usize>,
 }

@@ -1,17 +1,16 @@
 //! Decides from the windows of a tier whether there is a hole between two values whose readings have been deleted. A window with one value, or
-//! with few close together, shows how far apart the readings at its edges are.
+//! with a few close ones, shows how far apart the readings at its edges are.
 
 use wholegrain_store::{ScanPart, TierWindows, WindowEdge, WindowLines};
 
 use crate::holes::{is_rate, is_rate_as_known};
 
-/// How many readings on each side of a spacing are needed to decide whether three successive spacings are alike.
+/// How many readings on each side of a spacing decide whether three successive spacings are similar.
 const TIMES: usize = 3;
 
 /// The times of a window's values, or of one reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadingSpan {
-    /// Times of its first value and of its last.
     first: i64,
     last: i64,
     count: i64,
@@ -67,7 +66,7 @@ pub(crate) fn are_joined(spans: &[ReadingSpan], first: i64, second: i64) -> Opti
     }
 }
 
-/// The times of the readings from the first span on, as far as they are needed and known, and whether they are complete.
+/// The times of up to [`TIMES`] readings from the first span on, as far as they are known, and whether they are complete.
 fn times(spans: impl Iterator<Item = ReadingSpan>, spacing: i64) -> (Vec<i64>, bool) {
     let mut times = Vec::with_capacity(TIMES + 1);
     let mut gap = false;
@@ -80,7 +79,7 @@ fn times(spans: impl Iterator<Item = ReadingSpan>, spacing: i64) -> (Vec<i64>, b
         match span.count {
             1 => {}
             2 if span.covered == length => times.push(span.last),
-            // The next reading is inside this window: its spacings are too short to be alike.
+            // The next reading is inside this window: its spacings are too short to be similar.
             _ if length.saturating_mul(3) < spacing.saturating_mul(2) => {
                 times.push(span.last);
                 return (times, true);

@@ -78,18 +78,7 @@ pub(crate) fn sensor(id: u32, path: &str, kind: Kind, value_type: ValueType) -> 
 
 pub(crate) fn query(from: i64, to: i64) -> Query {
     let patterns = vec![Pattern::new("/**").unwrap()];
-    Query {
-        patterns,
-        from: Timestamp(from),
-        to: Timestamp(to),
-        every: None,
-        points: None,
-        agg: None,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
-    }
+    Query { patterns, from: Timestamp(from), to: Timestamp(to), ..Query::default() }
 }
 
 pub(crate) fn answer(
@@ -461,11 +450,11 @@ fn refused_with_what_to_change() {
     check(Query { every: Some(Interval::from_ns(0)), ..query(0, 1) }, "every must be longer than 0");
     check(Query { every: Some(Interval::from_ns(u64::MAX)), ..query(0, 1) }, "292 years");
     check(Query { limit: Some(0), ..query(0, 1) }, "limit must be at least 1");
-    check(Query { op: Some(Op::Integral), agg: Some(Agg::Mean), ..query(0, 1) }, "leave agg away or write sum");
-    check(Query { op: Some(Op::Rate), ..query(0, 1) }, "1 of the 2 sensors chosen are gauges (/g); use derivative");
+    check(Query { op: Some(Op::Integral), agg: Some(Agg::Mean), ..query(0, 1) }, "omit agg or write sum");
+    check(Query { op: Some(Op::Rate), ..query(0, 1) }, "1 of the 2 selected sensors are gauges (/g); use derivative");
     check(Query { op: Some(Op::Derivative), ..query(0, 1) }, "counters (/c); use rate");
     check(Query { op: Some(Op::Integral), ..query(0, 1) }, "use delta for counters");
-    assert_eq!("mode".parse::<Agg>().unwrap_err().to_string().split(';').next(), Some("\"mode\" is no aggregate"));
+    assert_eq!("mode".parse::<Agg>().unwrap_err().to_string().split(';').next(), Some("\"mode\" is not an aggregate"));
     assert_eq!("rate".parse::<Op>().unwrap().to_string(), "rate");
 }
 

@@ -49,8 +49,7 @@ pub fn run_on(
     start(snapshot.into(), None, sensors.into(), query)
 }
 
-/// As [`run_on`], of each sensor only the job's time on its node: the query treats each sensor as if its range were the job's. `sensors` that do not
-/// belong to the job have no readings.
+/// As [`run_on`], with each sensor restricted to the job's time on its node. Sensors that do not belong to the job have no readings.
 pub fn run_in_job(
     snapshot: Box<dyn ReadSnapshot>,
     job: &Arc<JobScope>,
@@ -96,6 +95,6 @@ fn start(
 /// The error for patterns that select too many sensors.
 fn too_many() -> QueryError {
     QueryError::Invalid(format!(
-        "the patterns choose more than {SENSORS_MAX} sensors, the most that one query answers; select fewer, such as one subtree after the other"
+        "the patterns select more than {SENSORS_MAX} sensors, the most of one query; select fewer, such as one subtree at a time"
     ))
 }

@@ -1,4 +1,4 @@
-//! The samples of one sensor, each with whether it is joined to the one before. Only this module decides which readings sums leave out.
+//! The samples of one sensor, and whether each is joined to the previous one. Only this module decides which spacings are holes.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use crate::reading_spans;
 /// The most sensors whose holes notes list by name.
 const NAMED_MAX: usize = 8;
 
-/// How many samples on each side of a spacing are needed to decide whether three successive spacings are alike.
+/// How many samples on each side of a spacing decide whether three successive spacings are similar.
 const TIMES: usize = 3;
 
 /// The search for a neighbour extends its range by this factor each time.
@@ -36,9 +36,8 @@ pub(crate) struct JoinedSample {
 pub(crate) struct NeighbourSamples<C> {
     reader: C,
     sensor: SensorInfo,
-    /// Nothing outside of these times is read.
+    /// The range that may be read.
     limits: (i64, i64),
-    /// The resolutions of the tiers, finest first.
     resolutions: Arc<[i64]>,
 }
 
@@ -73,22 +72,21 @@ where
         Ok(self.scan(from, to, Resolution::Readings)?.chunks())
     }
 
-    /// The parts next to the range if a tier has windows of it.
+    /// The parts next to the range, if a tier has windows there.
     fn windows(&self, from: i64, to: i64, resolution: i64) -> Result<Option<Scan>, StoreError> {
         let lines = Resolution::Lines { every: Some(resolution), max_gap_ns: self.bound_ns() };
         Ok(Some(self.scan(from, to, lines)?).filter(|scan| scan.resolution.is_some()))
     }
 
-    /// Where a scan must begin to include the last sample before `time`; `time` if there is none in reach.
+    /// The begin of a scan that includes the last sample before `time`; `time` if there is none in reach.
     pub fn back(&self, time: i64) -> Result<i64, QueryError> {
-        let (bound, reach) = (holes::bound_ns(&self.sensor), holes::reach_ns(&self.sensor));
-        Ok(self.latest(time, 1, bound, reach)?.first().copied().unwrap_or(time))
+        Ok(self.latest(time, 1, self.bound_ns(), self.reach_ns())?.first().copied().unwrap_or(time))
     }
 
-    /// Where a scan must end to include the first sample at or after `time`; `time` if there is none in reach.
+    /// The end of a scan that includes the first sample at or after `time`; `time` if there is none in reach.
     pub fn ahead(&self, time: i64) -> Result<i64, QueryError> {
-        let (bound, reach) = (holes::bound_ns(&self.sensor), holes::reach_ns(&self.sensor));
-        Ok(self.earliest(time, 1, bound, reach)?.first().map_or(time, |next| next.saturating_add(1)))
+        let next = self.earliest(time, 1, self.bound_ns(), self.reach_ns())?;
+        Ok(next.first().map_or(time, |next| next.saturating_add(1)))
     }
 
     /// Samples at most this far apart have no hole between them.
@@ -105,7 +103,7 @@ where
         &self.sensor
     }
 
-    /// The resolutions of the windows among the samples, ns.
+    /// The resolutions of the tiers, finest first, ns.
     pub fn resolutions(&self) -> &[i64] {
         &self.resolutions
     }
@@ -116,66 +114,49 @@ where
 
     /// The last sample before `time`, within reach.
     pub fn sample_before(&self, time: i64) -> Result<Option<(i64, Option<Value>)>, QueryError> {
-        let (mut back, reach) = (self.bound_ns(), self.reach_ns());
-        loop {
+        let search = |back| {
             let mut last = None;
             for chunk in self.chunks(time.saturating_sub(back), time)? {
                 let chunk = chunk?;
                 last = chunk.times.last().map(|time| (*time, chunk.column.get(chunk.times.len() - 1))).or(last);
             }
-            if last.is_some() || back >= reach {
-                return Ok(last);
-            }
-            back = back.saturating_mul(GROWTH).min(reach);
-        }
+            Ok(last)
+        };
+        search_growing(self.bound_ns(), self.reach_ns(), search, Option::is_some)
     }
 
-    /// The last part before `time`, which is a multiple of `resolution`: windows of that tier where there are any, else readings. Looks back as far as
-    /// the bound, with `far` as far as the reach.
+    /// The last part before `time`, which is a multiple of `resolution`: windows of that tier if there are any, else readings. Looks back up to
+    /// the bound, with `far` up to the reach.
     pub fn part_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<ScanPart>, QueryError> {
-        let mut back = self.bound_ns();
-        loop {
-            let from = time.saturating_sub(whole(back, resolution));
-            let scan = self.windows(from, time, resolution)?;
-            let last = scan.and_then(|scan| scan.parts.last()).transpose()?;
-            if last.is_some() || !far || back >= self.reach_ns() {
-                return Ok(last);
-            }
-            back = back.saturating_mul(GROWTH).min(self.reach_ns());
-        }
+        let search = |back| {
+            let scan = self.windows(time.saturating_sub(whole(back, resolution)), time, resolution)?;
+            Ok(scan.and_then(|scan| scan.parts.last()).transpose()?)
+        };
+        let most = if far { self.reach_ns() } else { self.bound_ns() };
+        search_growing(self.bound_ns(), most, search, Option::is_some)
     }
 
-    /// The first part at `time` or after it, as [`Self::part_before`].
+    /// The first part from `time` on, as [`Self::part_before`].
     pub fn part_from(&self, time: i64, resolution: i64, far: bool) -> Result<Option<ScanPart>, QueryError> {
-        let mut ahead = self.bound_ns();
-        loop {
-            let to = time.saturating_add(whole(ahead, resolution));
-            let scan = self.windows(time, to, resolution)?;
-            let first = scan.and_then(|mut scan| scan.parts.next()).transpose()?;
-            if first.is_some() || !far || ahead >= self.reach_ns() {
-                return Ok(first);
-            }
-            ahead = ahead.saturating_mul(GROWTH).min(self.reach_ns());
-        }
+        let search = |ahead| {
+            let scan = self.windows(time, time.saturating_add(whole(ahead, resolution)), resolution)?;
+            Ok(scan.and_then(|mut scan| scan.parts.next()).transpose()?)
+        };
+        let most = if far { self.reach_ns() } else { self.bound_ns() };
+        search_growing(self.bound_ns(), most, search, Option::is_some)
     }
 
-    /// The first sample at `time` or after it, within reach.
+    /// The first sample from `time` on, within reach.
     pub fn sample_from(&self, time: i64) -> Result<Option<(i64, Option<Value>)>, QueryError> {
-        let (mut ahead, reach) = (self.bound_ns(), self.reach_ns());
-        loop {
-            if let Some(chunk) = self.chunks(time, time.saturating_add(ahead))?.next() {
-                let chunk = chunk?;
-                return Ok(chunk.times.first().map(|time| (*time, chunk.column.get(0))));
-            }
-            if ahead >= reach {
-                return Ok(None);
-            }
-            ahead = ahead.saturating_mul(GROWTH).min(reach);
-        }
+        let search = |ahead| {
+            let chunk = self.chunks(time, time.saturating_add(ahead))?.next().transpose()?;
+            Ok(chunk.and_then(|chunk| chunk.times.first().map(|time| (*time, chunk.column.get(0)))))
+        };
+        search_growing(self.bound_ns(), self.reach_ns(), search, Option::is_some)
     }
 
-    /// Whether a spacing over the bound is one of three alike. `before` has times of samples before it, nearest first, `after` times from its end
-    /// on; reads what is missing.
+    /// Whether a spacing over the bound is one of three similar ones. `before` has times of samples before it, nearest first, `after` times from its
+    /// end on; missing times are read.
     pub fn is_rate(&self, spacing: i64, mut before: Vec<i64>, mut after: Vec<i64>) -> Result<bool, QueryError> {
         let (least, within) = (self.bound_ns(), spacing.saturating_mul(4));
         if let Some(first) = before.last().copied().filter(|_| before.len() < TIMES) {
@@ -231,28 +212,25 @@ where
         Ok(None)
     }
 
-    /// The times of the last samples before `time`, nearest first: at least `enough`, if there are that many within `most` ns. Reads `least` ns
-    /// first, and more if they hold too few.
+    /// The times of the last samples before `time`, nearest first: `enough` of them, if there are that many within `most` ns. Reads `least` ns
+    /// first, then more.
     fn latest(&self, time: i64, enough: usize, least: i64, most: i64) -> Result<Vec<i64>, QueryError> {
-        let mut back = least.min(most).max(1);
-        loop {
+        let search = |back| {
             let mut times: VecDeque<i64> = VecDeque::with_capacity(2 * enough);
             for chunk in self.chunks(time.saturating_sub(back), time)? {
                 let chunk = chunk?;
                 times.extend(&chunk.times[chunk.times.len().saturating_sub(enough)..]);
                 times.drain(..times.len().saturating_sub(enough));
             }
-            if times.len() >= enough || back >= most {
-                return Ok(times.into_iter().rev().collect());
-            }
-            back = back.saturating_mul(GROWTH).min(most);
-        }
+            Ok(times)
+        };
+        let times = search_growing(least, most, search, |times| times.len() >= enough)?;
+        Ok(times.into_iter().rev().collect())
     }
 
     /// The times of the earliest samples from `time` on, at most `enough`, within `most` ns.
     fn earliest(&self, time: i64, enough: usize, least: i64, most: i64) -> Result<Vec<i64>, QueryError> {
-        let mut ahead = least.min(most).max(1);
-        loop {
+        let search = |ahead: i64| {
             let mut times = Vec::with_capacity(enough);
             for chunk in self.chunks(time, time.saturating_add(ahead).saturating_add(1))? {
                 times.extend(chunk?.times.into_iter().take(enough - times.len()));
@@ -260,11 +238,26 @@ where
                     break;
                 }
             }
-            if times.len() >= enough || ahead >= most {
-                return Ok(times);
-            }
-            ahead = ahead.saturating_mul(GROWTH).min(most);
+            Ok(times)
+        };
+        search_growing(least, most, search, |times| times.len() >= enough)
+    }
+}
+
+/// Searches `least` ns, then [`GROWTH`] times as far up to `most` ns, until the result is enough.
+fn search_growing<T>(
+    least: i64,
+    most: i64,
+    search: impl Fn(i64) -> Result<T, QueryError>,
+    is_enough: impl Fn(&T) -> bool,
+) -> Result<T, QueryError> {
+    let mut distance = least.min(most).max(1);
+    loop {
+        let found = search(distance)?;
+        if distance >= most || is_enough(&found) {
+            return Ok(found);
         }
+        distance = distance.saturating_mul(GROWTH).min(most);
     }
 }
 
@@ -273,7 +266,7 @@ fn whole(ns: i64, resolution: i64) -> i64 {
     ((ns - 1) / resolution + 1).saturating_mul(resolution)
 }
 
-/// The samples of one sensor's chunks, one by one.
+/// Iterates over the samples of one sensor's chunks.
 pub(crate) struct JoinedSamples<I, C> {
     chunks: I,
     chunk: Option<Chunk>,
@@ -303,7 +296,7 @@ where
         self
     }
 
-    /// Whether the last sample, at `time`, is joined to the previous one in spite of its distance.
+    /// Whether the last sample, at `time`, is joined to the previous one although the spacing is over the bound.
     #[cold]
     fn is_joined(&mut self, time: i64, spacing: i64) -> Result<bool, QueryError> {
         let mut after = vec![time];
@@ -311,14 +304,14 @@ where
         self.beside.is_rate(spacing, self.holes.before().to_vec(), after)
     }
 
-    /// Reads ahead until `times` has `wanted` entries or the chunks end.
-    fn read_ahead(&mut self, wanted: usize, times: &mut Vec<i64>) -> Result<(), QueryError> {
+    /// Reads ahead until `times` has `enough` entries or the chunks end.
+    fn read_ahead(&mut self, enough: usize, times: &mut Vec<i64>) -> Result<(), QueryError> {
         let here = self.chunk.iter().flat_map(|chunk| &chunk.times[self.at..]);
-        times.extend(here.chain(self.ahead.iter().flat_map(|chunk| &chunk.times)).take(wanted - times.len()));
-        while times.len() < wanted {
+        times.extend(here.chain(self.ahead.iter().flat_map(|chunk| &chunk.times)).take(enough - times.len()));
+        while times.len() < enough {
             let Some(chunk) = self.chunks.next() else { break };
             let chunk = chunk.map_err(Into::into)?;
-            times.extend(chunk.times.iter().take(wanted - times.len()));
+            times.extend(chunk.times.iter().take(enough - times.len()));
             self.ahead.push_back(chunk);
         }
         Ok(())
@@ -327,9 +320,8 @@ where
     fn sample(&mut self, time: i64, value: Option<Value>) -> Result<JoinedSample, QueryError> {
         let joined = match self.holes.take(time) {
             Spacing::Short => true,
-            Spacing::First => false,
             Spacing::Long(spacing) => self.is_joined(time, spacing)?,
-            Spacing::Hole => false,
+            Spacing::First | Spacing::Hole => false,
         };
         if !joined
             && let Some((skipped, from, to)) = &self.skipped
@@ -433,12 +425,15 @@ impl SkippedHoles {
             let (bound, total) = (length(*bound_ns), length(rounded(*total_ns)));
             let time = if *count == 1 { "time" } else { "times" };
             format!(
-                "{path}: {count} {time} two readings are more than {bound} apart, and nothing is counted between them ({total} in all, the first from {from} to {to}); `wholegrain config sensor set --interval` says how far apart its readings are"
+                "{path}: {count} {time} two readings are more than {bound} apart; the time between them is not counted ({total} in all, the first from {from} to {to}). If its readings are this far apart, set its interval with `wholegrain config sensor set --interval`"
             )
         };
         let mut notes: Vec<String> = found.named.iter().map(one).collect();
         if found.more > 0 {
-            notes.push(format!("{} times readings of more sensors are too far apart to be counted", found.more));
+            notes.push(format!(
+                "{} times readings of further sensors are too far apart; the time between them is not counted",
+                found.more
+            ));
         }
         notes
     }

@@ -1,21 +1,20 @@
-//! From raw values to the sensor's unit.
+//! Conversion of raw values to the sensor's unit.
 
 use wholegrain_model::{Conversion, Value};
 
-/// The largest integral scale for which products of integers are kept as integers: 2^53, where floats stop being exact.
+/// The largest integral scale for which integers stay integers: 2^53, the bound of exact integers in floats.
 const INTEGRAL_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A sensor's scale, made ready. A scale such as 0.001 is applied as a division by 1000, which gives the float nearest to
-/// the decimal number (0.3, not 0.30000000000000004).
+/// A sensor's scale. A scale such as 0.001 is applied as a division by 1000, which gives the float nearest to the decimal number (0.3, not
+/// 0.30000000000000004).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// Over the divisor, if there is one.
     factor: f64,
     divisor: Option<f64>,
 }
 
 impl Scale {
-    /// Of 1: values as they are.
+    /// Leaves values unchanged.
     pub const ONE: Scale = Scale { factor: 1.0, divisor: None };
 
     /// Takes a schema's scale, finite and not 0.
@@ -25,7 +24,7 @@ impl Scale {
         if is_inverse { Self { factor: 1.0, divisor: Some(inverse) } } else { Self { factor, divisor: None } }
     }
 
-    /// This and then a conversion in which 0 stays 0, as one: so that the result is rounded once. `None` where that is not possible.
+    /// This scale followed by a linear conversion, as one scale, which rounds once. `None` if that is not possible.
     pub(crate) fn then(self, conversion: Conversion) -> Option<Self> {
         let (multiplier, divisor) = conversion.ratio();
         let (mut above, mut below) = (self.factor * multiplier, self.divisor.unwrap_or(1.0) * divisor);
@@ -43,12 +42,12 @@ impl Scale {
         self.divisor.is_none() && self.factor.fract() == 0.0 && self.factor.abs() <= INTEGRAL_MAX
     }
 
-    /// Whether values stay as they are.
+    /// Whether values stay unchanged.
     pub(crate) fn is_one(self) -> bool {
         self == Self::ONE
     }
 
-    /// Whether a greater raw value is a lesser quantity.
+    /// Whether a larger raw value is a smaller quantity.
     pub(crate) fn is_negative(self) -> bool {
         (self.factor < 0.0) != self.divisor.is_some_and(|divisor| divisor < 0.0)
     }
@@ -61,7 +60,7 @@ impl Scale {
         }
     }
 
-    /// The quantity as an integer; `None` when it does not fit into 64 bits or is no integer.
+    /// The quantity as an integer; `None` if it is not an integer of 64 bits.
     pub fn apply_exact(self, raw: Value) -> Option<i64> {
         match raw {
             Value::Int(raw) if self.is_integral() => raw.checked_mul(self.factor as i64),
@@ -105,7 +104,7 @@ mod tests {
         assert_eq!(then(-0.01, "kW", "W").unwrap(), Scale::new(-10.0));
         assert_eq!(then(1024.0, "By", "kBy").unwrap().apply(1000.0), 1024.0);
         assert!(then(-0.001, "W", "kW").unwrap().is_negative() && !then(-0.001, "W", "kW").unwrap().is_integral());
-        // A factor that is no fraction of whole numbers, and a scale with another zero.
+        // A factor that is not a fraction of whole numbers, and a unit with another zero.
         assert_eq!((then(0.3, "W", "kW"), then(1.0, "Cel", "K")), (None, None));
     }
 

@@ -8,7 +8,7 @@ use wholegrain_store::{ReadSnapshot, ReadStore, ScanRequest, SensorId, SensorInf
 use crate::virtuals::eval::ComputedSnapshot;
 use crate::virtuals::{VirtualSensors, merged};
 
-/// The newest value of a virtual sensor is searched for this many of its intervals before the newest time of its operands …
+/// The search for the newest value of a virtual sensor covers this many of its intervals before the newest time of its operands …
 const NEWEST_INTERVALS: i64 = 10;
 /// … and at least this long, ns.
 const NEWEST_NS_MIN: i64 = 60_000_000_000;
@@ -21,28 +21,25 @@ pub struct Space {
 }
 
 impl Space {
-    /// The sensors of a store, and the definitions in its registry.
+    /// Uses the sensors of a store and the definitions in its registry.
     pub fn new(store: Store) -> Self {
         Self { virtuals: Arc::new(VirtualSensors::new(store.clone())), store }
     }
 
-    /// The store of the measured sensors.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The virtual sensors and their definitions.
     pub fn virtuals(&self) -> &VirtualSensors {
         &self.virtuals
     }
 
-    /// Every sensor, measured or virtual, that one of the patterns chooses, sorted by path, each once. A measured one stands before a
-    /// virtual one of the same path.
+    /// The measured and virtual sensors that match at least one pattern, sorted by path. A measured sensor hides a virtual one of the same path.
     pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
         merged(self.store.sensors(patterns), self.virtuals.sensors(patterns))
     }
 
-    /// The first `most` of them whose paths come after `after`: a part of a list that may be of any length.
+    /// As [`Self::sensors`], but only the first `most` whose paths come after `after`: a page of a long list.
     pub fn sensors_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
         self.sensors_after_until(patterns, after, most, &|| false)
     }
@@ -74,11 +71,10 @@ impl Space {
 
     /// A snapshot of all readings that also computes the virtual ones among `sensors`.
     pub fn snapshot_for(&self, sensors: &[SensorInfo]) -> Box<dyn ReadSnapshot> {
-        let snapshot = Box::new(self.store.snapshot());
-        if !sensors.iter().any(|sensor| sensor.id.is_computed()) {
-            return snapshot;
+        match sensors.iter().any(|sensor| sensor.id.is_computed()) {
+            true => ReadStore::snapshot(self),
+            false => Box::new(self.store.snapshot()),
         }
-        Box::new(ComputedSnapshot::new(snapshot, self.virtuals.clone(), self.store.result_cache()))
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
@@ -90,7 +86,7 @@ impl Space {
             let snapshot = snapshot.get_or_insert_with(|| ReadStore::snapshot(self));
             let found = newest_computed(snapshot.as_ref(), sensor);
             *newest = found.unwrap_or_else(|error| {
-                tracing::warn!("computing {}: {error}", sensor.path);
+                tracing::warn!("cannot compute {}: {error}", sensor.path);
                 None
             });
         }
@@ -131,11 +127,8 @@ impl ReadStore for Space {
     }
 
     fn snapshot(&self) -> Box<dyn ReadSnapshot> {
-        Box::new(ComputedSnapshot::new(
-            Box::new(self.store.snapshot()),
-            self.virtuals.clone(),
-            self.store.result_cache(),
-        ))
+        let (snapshot, cache) = (Box::new(self.store.snapshot()), self.store.result_cache());
+        Box::new(ComputedSnapshot::new(snapshot, self.virtuals.clone(), cache))
     }
 }
 
@@ -145,7 +138,7 @@ pub(crate) mod tests {
     use wholegrain_store::{SchemalessSensor, StoreConfig};
 
     use super::*;
-    use crate::virtuals::{Definition, DefinitionChange, MissingOperands};
+    use crate::virtuals::{Definition, DefinitionChange};
 
     /// A sensor without a schema.
     pub(crate) fn sensor(path: &str) -> SchemalessSensor {
@@ -159,9 +152,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// Patterns that choose nothing look at every sensor: between parts of that others may add sensors, and whoever asks may have gone.
+    /// A pattern without matches searches all sensors, in parts: between them other threads can add sensors, and the client can disconnect.
     #[test]
-    fn a_long_look_for_sensors_comes_in_parts_and_ends_when_nobody_waits() {
+    fn a_long_search_for_sensors_runs_in_parts_and_stops_on_request() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
         let measured: Vec<SchemalessSensor> = (0..3_000).map(|at| sensor(&format!("/m/n{at:04}"))).collect();
@@ -171,7 +164,7 @@ pub(crate) mod tests {
         let mut patterns: Vec<Pattern> = (0..255).map(pattern).collect();
         patterns.push(Pattern::new("/m/n2999").unwrap());
         let asked = std::cell::Cell::new(0);
-        let look = |most: usize| {
+        let search = |most: usize| {
             asked.set(0);
             let is_over = || {
                 asked.set(asked.get() + 1);
@@ -179,29 +172,26 @@ pub(crate) mod tests {
             };
             space.sensors_after_until(&patterns, None, 10, &is_over).len()
         };
-        assert_eq!(look(usize::MAX), 1);
+        assert_eq!(search(usize::MAX), 1);
         let parts = asked.get();
         assert!(parts > 5, "{parts} parts");
-        assert_eq!((look(2), asked.get()), (0, 3));
+        assert_eq!((search(2), asked.get()), (0, 3));
     }
 
     #[test]
-    fn pages_of_measured_and_virtual_sensors_are_the_list() {
+    fn pages_of_measured_and_virtual_sensors_join_to_the_whole_list() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
         let measured: Vec<SchemalessSensor> = (0..20).map(|at| sensor(&format!("/m/n{at:02}/power"))).collect();
         store.register_sensors("test", &measured).unwrap();
         let space = Space::new(store);
-        // Before, between and after the measured ones, and several at the end.
+        // Virtual sensors before, between and after the measured ones, and several at the end.
         let paths = ["/a/x", "/m/n03/double", "/m/n19/zero", "/z/1", "/z/2", "/z/3"];
         let define = paths.map(|path| Definition {
             path: path.to_owned(),
             expression: "sum(</**/power>)".to_owned(),
             unit: "W".to_owned(),
-            description: String::new(),
-            interval: None,
-            bridge: None,
-            missing: MissingOperands::Gap,
+            ..Definition::default()
         });
         space
             .virtuals()

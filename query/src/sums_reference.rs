@@ -129,7 +129,7 @@ fn what_a_sum_leaves_out_is_noted() {
     let (found, notes) = sum(&info, &samples, Op::Delta, (0, 600 * MIN));
     assert_eq!(found, 599.0 - 31.0 - 11.0);
     assert_eq!(notes.len(), 1, "{notes:?}");
-    let noted = "/meter: 2 times two readings are more than 3min apart, and nothing is counted between them (42min in all, \
+    let noted = "/meter: 2 times two readings are more than 3min apart; the time between them is not counted (42min in all, \
                 the first from 1970-01-01T01:39:00Z to 1970-01-01T02:10:00Z)";
     assert!(notes[0].starts_with(noted), "{notes:?}");
     // Lengths are rounded for reading.

@@ -1,4 +1,4 @@
-//! Answers in the unit that somebody wants: what each sensor's values are converted by, decided before the first of them is read.
+//! Conversion of results to the requested unit, decided for each sensor before its readings are read.
 
 use std::collections::HashMap;
 
@@ -9,28 +9,28 @@ use crate::columns::ChunkBuilder;
 use crate::error::QueryError;
 use crate::query::{Agg, Op};
 
-/// How the values of each sensor become values in the unit wanted. Few: sensors of one unit and kind share one.
+/// The conversions to the requested unit, by unit and kind of the sensors.
 #[derive(Debug)]
 pub(crate) struct Conversions {
     by: HashMap<(String, Kind), Conversion>,
 }
 
 impl Conversions {
-    /// Of the answer's values, which have been through `op` and, of each sensor, `agg_of`. Refused when one of them cannot be converted.
+    /// For values after `op` and each sensor's aggregate. Fails if one sensor cannot be converted.
     pub(crate) fn new(
-        wanted: &str,
+        unit: &str,
         sensors: &[SensorInfo],
         op: Option<Op>,
         agg_of: impl Fn(&SensorInfo) -> Option<Agg>,
     ) -> Result<Self, QueryError> {
-        let wanted = Unit::parse(wanted).map_err(|error| QueryError::Invalid(error.to_string()))?;
+        let requested = Unit::parse(unit).map_err(|error| QueryError::Invalid(error.to_string()))?;
         let mut by = HashMap::new();
         for sensor in sensors {
             let key = (sensor.unit.clone(), sensor.kind);
             if by.contains_key(&key) {
                 continue;
             }
-            let conversion = conversion(&sensor.unit, op, agg_of(sensor), &wanted).map_err(|reason| {
+            let conversion = conversion(&sensor.unit, op, agg_of(sensor), &requested).map_err(|reason| {
                 let alike = sensors.iter().filter(|other| (&other.unit, other.kind) == (&sensor.unit, sensor.kind));
                 let others = alike.count() - 1;
                 let others = if others > 0 { format!(" and {others} more of its unit") } else { String::new() };
@@ -41,26 +41,27 @@ impl Conversions {
         Ok(Self { by })
     }
 
-    /// Of one of those sensors.
+    /// The conversion of one of the sensors.
     pub(crate) fn of(&self, sensor: &SensorInfo) -> Conversion {
         self.by.get(&(sensor.unit.clone(), sensor.kind)).copied().unwrap_or(Conversion::IDENTITY)
     }
 }
 
-/// How values of a sensor of `unit` become values in `wanted`, after the operation and the aggregate.
-fn conversion(unit: &str, op: Option<Op>, agg: Option<Agg>, wanted: &Unit) -> Result<Conversion, String> {
+/// The conversion of values of a sensor in `unit`, after the operation and the aggregate.
+fn conversion(unit: &str, op: Option<Op>, agg: Option<Agg>, requested: &Unit) -> Result<Conversion, String> {
     let answer = unit_of(unit, op, agg);
-    if answer == wanted.code() {
+    if answer == requested.code() {
         return Ok(Conversion::IDENTITY);
     }
     let from = Unit::parse(&answer).map_err(|error| {
         let UnitError::Code { reason, .. } = &error else { return error.to_string() };
         format!(
-            "its unit is {unit:?}, which cannot be converted to {wanted}: {reason}; set the right one with `wholegrain config sensor set`"
+            "its unit is {unit:?}, which cannot be converted to {requested}: {reason}; set the right unit with `wholegrain config sensor set`"
         )
     })?;
-    // The difference of two temperatures in Cel is the same number of K, and there 0 is 0.
-    let (from, to) = if op == Some(Op::Delta) { (from.interval(), wanted.interval()) } else { (from, wanted.clone()) };
+    // A difference of temperatures in Cel is the same number of K.
+    let (from, to) =
+        if op == Some(Op::Delta) { (from.interval(), requested.interval()) } else { (from, requested.clone()) };
     let conversion = from.to(&to).map_err(|error| error.to_string())?;
     if !conversion.is_linear() && agg == Some(Agg::Sum) {
         return Err(format!("a sum of temperatures in {from} has no meaning in {to}; take the mean, or convert first"));
@@ -68,7 +69,7 @@ fn conversion(unit: &str, op: Option<Op>, agg: Option<Agg>, wanted: &Unit) -> Re
     Ok(conversion)
 }
 
-/// A value in the other unit. Integers stay what they are where that is exact.
+/// Converts a value. Integers stay integers if that is exact.
 pub(crate) fn converted(value: Value, conversion: Conversion, exact: bool) -> Option<Value> {
     match (value, conversion.integer()) {
         (Value::Int(value), Some(factor)) if exact => value.checked_mul(factor).map(Value::Int),
@@ -76,7 +77,7 @@ pub(crate) fn converted(value: Value, conversion: Conversion, exact: bool) -> Op
     }
 }
 
-/// All of a chunk in the other unit.
+/// Converts a whole chunk.
 pub(crate) fn converted_chunk(mut chunk: Chunk, conversion: Conversion, exact: bool) -> Chunk {
     if exact {
         let mut out = ChunkBuilder::new(true);

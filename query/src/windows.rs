@@ -1,16 +1,16 @@
 //! Windows on the wall clock.
 
-/// How time is divided.
+/// The division of time into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Windows {
-    /// One window, named by its start.
+    /// One window over the whole range, given by its start.
     Whole(i64),
-    /// Multiples of so many ns since the epoch.
+    /// Windows of this width in ns, which begin at multiples of it since the epoch.
     Every(i64),
 }
 
 impl Windows {
-    /// Their width; `None` for one over the whole range.
+    /// The width; `None` for one window over the whole range.
     pub(crate) fn every(self) -> Option<i64> {
         match self {
             Windows::Whole(_) => None,
@@ -18,7 +18,7 @@ impl Windows {
         }
     }
 
-    /// The start of the window that `time` falls into.
+    /// The start of the window that contains `time`.
     pub(crate) fn start(self, time: i64) -> i64 {
         match self {
             Windows::Whole(from) => from,
@@ -26,16 +26,16 @@ impl Windows {
         }
     }
 
-    /// Where the window of `time` ends (not within); the end of time for a whole range.
+    /// The end, exclusive, of the window that contains `time`; `i64::MAX` for a whole range.
     pub(crate) fn end(self, time: i64) -> i64 {
         match self {
             Windows::Whole(_) => i64::MAX,
-            // Not start + every: the start of the first window of all may have been cut off at the beginning of time.
+            // Not start + every: the start of the very first window can be cut off at `i64::MIN`.
             Windows::Every(every) => time.saturating_add(every - time.rem_euclid(every)),
         }
     }
 
-    /// Start and end of the window after the one that ends at `end`, when `time` is known to fall into it without a division.
+    /// Start and end of the window after the one that ends at `end`, if it contains `time`. Needs no division.
     pub(crate) fn next(self, end: i64, time: i64) -> Option<(i64, i64)> {
         let Windows::Every(every) = self else { return None };
         let after = end.checked_add(every)?;

@@ -29,12 +29,9 @@ fn values(store: &Store, op: Op, every: Option<i64>) -> Vec<Option<f64>> {
         from: Timestamp(START),
         to: Timestamp(START + 301 * SECOND),
         every: every.map(|every| Interval::from_ns(every as u64)),
-        points: None,
         agg: every.map(|_| if op == Op::Delta { Agg::Sum } else { Agg::Max }),
         op: Some(op),
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     };
     let mut found = Vec::new();
     for batch in run(store, &query).unwrap().batches.by_ref() {

@@ -19,13 +19,7 @@ fn answer(store: &Store, from: i64) -> (usize, Vec<String>, Vec<String>) {
         patterns: vec![Pattern::new("/**").unwrap()],
         from: Timestamp(from),
         to: Timestamp(1_000_000),
-        every: None,
-        points: None,
-        agg: None,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     };
     let mut result = run(store, &query).unwrap();
     let rows = result.batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();

@@ -136,13 +136,7 @@ fn query(pattern: &str, from: i64, to: i64) -> Query {
         patterns: vec![Pattern::new(pattern).unwrap()],
         from: Timestamp(from),
         to: Timestamp(to),
-        every: None,
-        points: None,
-        agg: None,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     }
 }
 

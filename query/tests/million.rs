@@ -44,12 +44,7 @@ fn query(pattern: &str) -> Query {
         from: Timestamp(0),
         to: Timestamp(3_600_000_000_000),
         every: Some(Interval::from_s(60)),
-        points: None,
-        agg: None,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     }
 }
 

@@ -95,10 +95,9 @@ fn definition(of: &(&str, String, &str, Option<u64>, bool)) -> Definition {
         path: of.0.to_owned(),
         expression: of.1.clone(),
         unit: of.2.to_owned(),
-        description: String::new(),
         interval: of.3.map(interval),
-        bridge: None,
         missing: if of.4 { MissingOperands::Skip } else { MissingOperands::Gap },
+        ..Definition::default()
     }
 }
 
@@ -499,12 +498,8 @@ fn question(pattern: &str, from: i64, to: i64, every: Option<Interval>, agg: Opt
         from: Timestamp(from),
         to: Timestamp(to),
         every,
-        points: None,
         agg,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     }
 }
 

@@ -74,12 +74,8 @@ fn query(from: i64, to: i64, every: Option<i64>, agg: Option<Agg>) -> Query {
         from: Timestamp(from),
         to: Timestamp(to),
         every: every.map(|every| Interval::from_ns(every as u64)),
-        points: None,
         agg,
-        op: None,
-        across: None,
-        unit: None,
-        limit: None,
+        ..Query::default()
     }
 }
 

@@ -5,8 +5,9 @@
 use expect_test::{ExpectFile, expect, expect_file};
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
-use wholegrain_query::virtuals::{ChangeReport, Definition, DefinitionChange, MissingOperands, parse};
+use wholegrain_query::virtuals::{ChangeReport, Definition, DefinitionChange, parse};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
+use wholegrain_testkit::Random;
 
 /// A laboratory: path, unit, whether it is a counter.
 const SENSORS: &[(&str, &str, bool)] = &[
@@ -88,10 +89,7 @@ fn definition(path: &str, expression: &str, unit: &str) -> Definition {
         path: path.to_owned(),
         expression: expression.to_owned(),
         unit: unit.to_owned(),
-        description: String::new(),
-        interval: None,
-        bridge: None,
-        missing: MissingOperands::Gap,
+        ..Definition::default()
     }
 }
 
@@ -331,14 +329,10 @@ fn no_text_makes_the_parser_stumble() {
         "/..",
         "**",
     ];
-    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut next = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(state >> 33).unwrap() % below
-    };
+    let mut random = Random::seeded();
     let mut read = 0;
     for _ in 0..50_000 {
-        let text: String = (0..next(12)).map(|_| pieces[next(pieces.len())]).collect();
+        let text: String = (0..random.index(12)).map(|_| random.pick(&pieces)).collect();
         match parse(&text, "/lab/n1/v") {
             Ok(expr) => {
                 read += 1;
@@ -404,7 +398,7 @@ fn a_chain_is_as_long_as_it_may_be() {
     // Of a sensor with two operands on each of a hundred levels each is looked at once.
     assert_eq!(lab.made("/lab/v*").len(), 100);
     let error = lab.change(DefinitionChange { define: vec![link(100)], ..DefinitionChange::default() }).unwrap_err();
-    assert_eq!(error, "/lab/v100: more than 100 virtual sensors would be computed one from the other");
+    assert_eq!(error, "/lab/v100: the definition is the end of a chain of more than 100 virtual sensors");
 }
 
 #[test]
@@ -420,20 +414,20 @@ fn a_change_is_checked_against_what_refers_to_it() {
     said.push_str("\n\n");
     said.push_str(&lab.remove("/lab/al", false).unwrap_err());
     expect![[r#"
-        /lab/half: the expression gives J (energy), the unit declared is kW (power)
+        /lab/half: the expression gives J (energy), the declared unit is kW (power)
           <all> / 2
           ^^^^^^^^^
-        it refers to what is changed: /lab/all
+        it refers to the changed /lab/all
 
-        /lab/pue: the expression gives s-1 (frequency), the unit declared is 1 (a number)
+        /lab/pue: the expression gives s-1 (frequency), the declared unit is 1 (a number)
           sum(<facility/*/power>) / <all>
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-        it refers to what is changed: /lab/all
+        it refers to the changed /lab/all
 
-        /lab/all: others are computed from it: /lab/half, /lab/pue
-        remove those too, or force it: they have gaps then where it is missing
+        /lab/all: other definitions refer to it: /lab/half, /lab/pue
+        remove them too, or force the removal: then they have gaps where it is missing
 
-        /lab/al: there is no such definition
+        /lab/al: this definition does not exist
         did you mean /lab/all?"#]]
     .assert_eq(&said);
     // What was there before is there still.
@@ -492,8 +486,8 @@ fn a_template_makes_a_sensor_where_all_is_there() {
     assert_eq!(listed, [("/**/busy_ipc", 2), ("/lab/*/ipc", 2), ("/lab/*/load", 2), ("/lab/n1/load", 1)]);
     let error = lab.define("/lab/n*/load", "sum(rate(<cpu/*/busy>))", "1").unwrap_err();
     expect![[r#"
-        /lab/n*/load: the template /lab/*/load would make sensors of the same paths
-        one sensor's own definition, without wildcards, may stand beside a template"#]]
+        /lab/n*/load: the template /lab/*/load would make sensors with the same paths
+        a definition of one sensor, without wildcards, takes precedence over a template and is allowed"#]]
     .assert_eq(&error);
 }
 

@@ -6,7 +6,7 @@ use wholegrain_model::{Kind, SensorPath, ValueType};
 use wholegrain_query::Space;
 use wholegrain_query::virtuals::{
     CHAIN_MAX, DEFINITIONS_MAX, DEPTH_MAX, Definition, DefinitionChange, DefinitionFile, EXPRESSION_BYTES_MAX,
-    INSTANCES_MAX, MissingOperands, NESTED_MAX, NODES_MAX, OPERANDS_MAX, function_names,
+    INSTANCES_MAX, NESTED_MAX, NODES_MAX, OPERANDS_MAX, function_names,
 };
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
@@ -61,15 +61,7 @@ fn definition(line: &str) -> Definition {
     words.push(word);
     let [_, _, _, _, path, expression, flag, unit] = &words[..] else { panic!("{words:?}") };
     assert_eq!(flag, "--unit");
-    Definition {
-        path: path.clone(),
-        expression: expression.clone(),
-        unit: unit.clone(),
-        description: String::new(),
-        interval: None,
-        bridge: None,
-        missing: MissingOperands::Gap,
-    }
+    Definition { path: path.clone(), expression: expression.clone(), unit: unit.clone(), ..Definition::default() }
 }
 
 fn says(space: &Space, definition: Definition) -> String {

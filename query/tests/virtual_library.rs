@@ -122,10 +122,7 @@ fn files_are_placed_and_filled_in() {
     let file = DefinitionFile::read("f.toml", text).unwrap();
     let placed = file.placed(Some("/lab/*/"), &[("power".to_owned(), "psu/power".to_owned())]).unwrap();
     assert_eq!((placed[0].path.as_str(), placed[0].expression.as_str()), ("/lab/*/x", "<psu/power>"));
-    assert_eq!(
-        file.placed(None, &[]).unwrap_err(),
-        "the path x is relative: name the place that it is below, such as /lab/*"
-    );
+    assert_eq!(file.placed(None, &[]).unwrap_err(), "the path x is relative: give the place above it, such as /lab/*");
     let error = file.placed(Some("/lab"), &[("pwer".to_owned(), String::new())]).unwrap_err();
     assert!(error.contains("pwer") && error.contains("power"), "{error}");
     let error = DefinitionFile::read("f.toml", "[[virtual]]\npath = \"x\"\nexpresion = \"1\"\n").unwrap_err();

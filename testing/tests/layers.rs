@@ -46,6 +46,7 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("bench", &[]),
+    ("model", &[]),
     ("query", &[]),
     ("server", &[]),
     (

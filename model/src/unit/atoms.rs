@@ -1,59 +1,16 @@
-//! The units and prefixes that a code can consist of. Each unit is defined by units before it. Names and values are those of the UCUM;
-//! `docs/units.md` lists the differences.
+//! The known units, each defined by others. Names and values are those of the UCUM; `docs/units.md` lists the differences.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::dimension::Dimension;
+use super::error::UnitError;
 use super::magnitude::Magnitude;
-use super::parse::{Measure, measure};
-use super::{Dimension, UnitError};
-
-/// A unit that stands for itself in a code.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Atom {
-    pub measure: Measure,
-    /// Whether it takes prefixes.
-    pub metric: bool,
-}
-
-/// The atoms known, by name.
-pub(super) type Atoms = HashMap<&'static str, Atom>;
-
-/// Prefixes: name and power of 10.
-pub(super) const DECIMAL: [(&str, i32); 24] = [
-    ("Q", 30),
-    ("R", 27),
-    ("Y", 24),
-    ("Z", 21),
-    ("E", 18),
-    ("P", 15),
-    ("T", 12),
-    ("G", 9),
-    ("M", 6),
-    ("k", 3),
-    ("h", 2),
-    ("da", 1),
-    ("d", -1),
-    ("c", -2),
-    ("m", -3),
-    ("u", -6),
-    ("n", -9),
-    ("p", -12),
-    ("f", -15),
-    ("a", -18),
-    ("z", -21),
-    ("y", -24),
-    ("r", -27),
-    ("q", -30),
-];
-
-/// Prefixes: name and power of 2.
-pub(super) const BINARY: [(&str, i32); 8] =
-    [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60), ("Zi", 70), ("Yi", 80)];
+use super::measure::Measure;
+use super::parse::parse;
+use super::symbol::{Atom, Atoms};
 
 const BASE: [(&str, Dimension); 9] = [
     ("m", Dimension::LENGTH),
-    // The coherent unit of mass is kg.
     ("g", Dimension::MASS),
     ("s", Dimension::TIME),
     ("A", Dimension::CURRENT),
@@ -64,33 +21,14 @@ const BASE: [(&str, Dimension); 9] = [
     ("bit", Dimension::INFORMATION),
 ];
 
-/// Units with a zero of their own: name, whether metric, one of them in K, and its zero in K as a number times a unit.
+/// Units with a zero point of their own: name, metric, the size of one (number and unit), its zero point (number and unit).
 const OFFSET: [(&str, bool, &str, &str, &str, &str); 3] = [
     ("Cel", true, "1", "K", "273.15", "K"),
     ("[degF]", false, "5", "K/9", "2298.35", "K/9"),
     ("[degRe]", false, "1.25", "K", "273.15", "K"),
 ];
 
-/// Units that a factor cannot express, and that are therefore refused.
-pub(super) const LOGARITHMIC: [&str; 15] = [
-    "B",
-    "Np",
-    "B[SPL]",
-    "B[V]",
-    "B[mV]",
-    "B[uV]",
-    "B[10.nV]",
-    "B[W]",
-    "B[kW]",
-    "bit_s",
-    "[pH]",
-    "%[slope]",
-    "[p'diop]",
-    "[m/s2/Hz^0.5]",
-    "[hp'_X]",
-];
-
-/// Metric units: name, value, in which unit.
+/// Metric units: name, value, unit of the value.
 const METRIC: &[(&str, &str, &str)] = &[
     ("sr", "1", "rad2"),
     ("Hz", "1", "s-1"),
@@ -170,7 +108,7 @@ const METRIC: &[(&str, &str, &str)] = &[
     ("osm", "1", "mol"),
 ];
 
-/// Units without prefixes: name, value, in which unit.
+/// Units that take no prefixes: name, value, unit of the value.
 const PLAIN: &[(&str, &str, &str)] = &[
     ("10*", "10", "1"),
     ("10^", "10", "1"),
@@ -303,20 +241,21 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("[smoot]", "67", "[in_i]"),
 ];
 
-/// All of them. Definitions that do not hold would be left out; a test says that there are none.
+/// All known units. A test checks that every definition is valid.
 pub(super) static ATOMS: LazyLock<Atoms> = LazyLock::new(|| collect().0);
 
 fn collect() -> (Atoms, Vec<&'static str>) {
     let mut atoms = Atoms::with_capacity(BASE.len() + METRIC.len() + PLAIN.len() + 8);
     for (name, dimension) in BASE {
-        let magnitude = if name == "g" { Magnitude::decimal(1, -3) } else { Some(Magnitude::ONE) };
-        let magnitude = magnitude.unwrap_or(Magnitude::ONE);
-        atoms.insert(name, Atom { measure: Measure { magnitude, dimension, offset: None }, metric: true });
+        // The coherent unit of mass is kg.
+        let gram = Magnitude::decimal(1.0, -3).filter(|_| name == "g");
+        let measure = Measure { magnitude: gram.unwrap_or(Magnitude::ONE), dimension, offset: None };
+        atoms.insert(name, Atom { measure, metric: true });
     }
-    let pi = Measure { magnitude: Magnitude::PI, dimension: Dimension::NUMBER, offset: None };
+    let pi = Measure { magnitude: Magnitude::PI, ..Measure::ONE };
     atoms.insert("[pi]", Atom { measure: pi, metric: false });
     let mut wrong = Vec::new();
-    // Some metric units are defined by plain ones and the other way round: what does not hold yet is tried again.
+    // Metric units refer to plain ones and the reverse: a definition that refers to a unit without a value yet is tried again.
     let mut waiting: Vec<_> = PLAIN.iter().map(|of| (of, false)).chain(METRIC.iter().map(|of| (of, true))).collect();
     while !waiting.is_empty() {
         let before = waiting.len();
@@ -344,18 +283,19 @@ fn collect() -> (Atoms, Vec<&'static str>) {
 }
 
 fn defined(value: &str, unit: &str, atoms: &Atoms) -> Result<Measure, UnitError> {
-    let of = measure(unit, atoms)?;
-    let beyond = UnitError::Beyond { code: unit.to_owned(), reason: "its value is no number" };
+    let (of, _) = parse(unit, atoms)?;
+    let beyond = UnitError::Beyond { code: unit.to_owned(), reason: "its value is not a number" };
     let magnitude = Magnitude::read(value).and_then(|value| value.times(of.magnitude)).ok_or(beyond)?;
     Ok(Measure { magnitude, ..of })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::symbol::LOGARITHMIC;
     use super::*;
 
     #[test]
-    fn every_definition_holds_and_no_name_is_there_twice() {
+    fn every_definition_is_valid_and_every_name_is_unique() {
         let (atoms, wrong) = collect();
         assert!(wrong.is_empty(), "{wrong:?}");
         assert_eq!(atoms.len(), BASE.len() + METRIC.len() + PLAIN.len() + OFFSET.len() + 1);

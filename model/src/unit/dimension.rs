@@ -1,4 +1,4 @@
-//! What a unit measures: exponents over the base quantities, and their names.
+//! Dimensions: exponents of the base quantities, and their names.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ const BASES: usize = 9;
 /// The largest exponent of a base quantity, either way.
 const EXPONENT_MAX: i32 = 100;
 
-/// Quantities that have a name, as exponents over [`BASE`]. The first that fits is taken.
+/// Named quantities, as exponents of [`BASE`].
 const NAMED: &[(&str, [i8; BASES])] = &[
     ("number", [0, 0, 0, 0, 0, 0, 0, 0, 0]),
     ("frequency", [0, 0, -1, 0, 0, 0, 0, 0, 0]),
@@ -47,8 +47,8 @@ const NAMED: &[(&str, [i8; BASES])] = &[
     ("data rate", [0, 0, -1, 0, 0, 0, 0, 0, 1]),
 ];
 
-/// What a unit measures, as exponents of length, mass, time, electric current, temperature, amount of substance, luminous intensity,
-/// plane angle and information. Its `Display` is in words: `power`, `temperature/time`.
+/// The quantity that a unit measures, as exponents of length, mass, time, electric current, temperature, amount of substance, luminous
+/// intensity, plane angle and information. `Display` writes words: `power`, `temperature/time`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Dimension([i8; BASES]);
 
@@ -80,27 +80,26 @@ impl Dimension {
         Self(exponents)
     }
 
-    /// Whether it is that of numbers.
     pub fn is_number(self) -> bool {
         self == Self::NUMBER
     }
 
-    /// Of the product; `None` when an exponent would go beyond 100.
+    /// The dimension of a product; `None` if an exponent exceeds 100.
     pub fn times(self, other: Self) -> Option<Self> {
         self.each(|at, exponent| exponent + i32::from(other.0[at]))
     }
 
-    /// Of the quotient; `None` when an exponent would go beyond 100.
+    /// The dimension of a quotient; `None` if an exponent exceeds 100.
     pub fn over(self, other: Self) -> Option<Self> {
         self.each(|at, exponent| exponent - i32::from(other.0[at]))
     }
 
-    /// Of the power; `None` when an exponent would go beyond 100.
+    /// The dimension of a power; `None` if an exponent exceeds 100.
     pub fn power(self, exponent: i32) -> Option<Self> {
         self.each(|_, of| of.saturating_mul(exponent))
     }
 
-    /// Of the root; `None` when it is none, such as the square root of a length.
+    /// The dimension of a root; `None` if there is none, such as the square root of a length.
     pub fn root(self, of: i32) -> Option<Self> {
         let whole = of != 0 && self.0.iter().all(|exponent| i32::from(*exponent) % of == 0);
         if whole { self.each(|_, exponent| exponent / of) } else { None }
@@ -115,7 +114,7 @@ impl Dimension {
         Some(Self(exponents))
     }
 
-    /// The coherent unit of the dimension in base units, a UCUM code: `kg.m2.s-3` for power.
+    /// The UCUM code of the coherent unit: `kg.m2.s-3` for power.
     pub fn base_code(self) -> String {
         let codes: Vec<String> = self
             .0
@@ -138,7 +137,7 @@ impl fmt::Display for Dimension {
         if let Some(name) = self.named() {
             return f.write_str(name);
         }
-        // A named quantity times or by one base quantity says more than six exponents.
+        // A named quantity multiplied or divided by a base quantity is clearer than exponents.
         for (exponent, sign) in [(1, "/"), (-1, "·"), (2, "/"), (-2, "·")] {
             for (at, (base, _)) in BASE.iter().enumerate() {
                 let rest = Self::base(at).power(exponent).and_then(|power| self.times(power));

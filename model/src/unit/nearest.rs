@@ -1,10 +1,9 @@
-//! What somebody may have meant who wrote a name that is no unit.
+//! Suggestions for names that are not units.
 
-use super::atoms::{Atoms, BINARY, DECIMAL};
-use super::parse::{is_logarithmic, unit};
+use super::symbol::{Atoms, BINARY, DECIMAL, is_logarithmic, unit};
 use crate::suggest;
 
-/// What people write, in lower case, and what it is called here.
+/// Common names in lower case, with their UCUM codes.
 const WORDS: &[(&str, &str)] = &[
     ("celsius", "Cel"),
     ("centigrade", "Cel"),
@@ -127,20 +126,20 @@ const WORDS: &[(&str, &str)] = &[
     ("requests", "{request}"),
 ];
 
-/// The code that is nearest to `name`, which is none.
+/// Returns a code similar to `name`, which is not a unit.
 pub(super) fn suggest(name: &str, atoms: &Atoms) -> Option<String> {
     if is_logarithmic(name) {
-        // Nobody who wrote dB meant the decibarn.
+        // No other suggestion: a user of dB does not mean the decibarn.
         return bytes(name);
     }
     bytes(name).or_else(|| word(name)).or_else(|| letters(name)).or_else(|| other_case(name, atoms)).or_else(|| {
-        // What is short is near to nearly everything.
+        // Short names are similar to too many others.
         let known = atoms.keys().copied().filter(|known| known.len() > 2);
         if name.len() > 3 { suggest::nearest(name, known).map(str::to_owned) } else { None }
     })
 }
 
-/// `B` stands for the bel, and nobody measures that in mebi.
+/// `B` is the bel. With a usual prefix of bytes, a user means bytes.
 fn bytes(name: &str) -> Option<String> {
     let prefix = name.strip_suffix('B')?;
     let usual = prefix.is_empty()
@@ -155,7 +154,7 @@ fn word(name: &str) -> Option<String> {
     WORDS.iter().find(|(word, _)| *word == lower).map(|(_, code)| (*code).to_owned())
 }
 
-/// Letters that are not ASCII.
+/// Replaces letters that are not ASCII.
 fn letters(name: &str) -> Option<String> {
     if name.is_ascii() {
         return None;
@@ -170,7 +169,7 @@ fn letters(name: &str) -> Option<String> {
     (text.is_ascii()).then_some(text)
 }
 
-/// The same letters, some greater or smaller. The more letters are right the better, then the more usual prefix.
+/// Finds a unit with the same letters in other case: the one with most letters in the right case, then with the most usual prefix.
 fn other_case(name: &str, atoms: &Atoms) -> Option<String> {
     let lower = name.to_lowercase();
     let mut best: Option<(usize, String)> = None;

@@ -1,68 +1,32 @@
-//! From a code to what it measures. The grammar is that of the UCUM: `.` and `/` from left to right, exponents behind a unit, integers as factors,
-//! annotations in braces.
+//! The grammar of the UCUM: `.` and `/` from left to right, exponents after a unit, integers as factors, annotations in braces.
 
-use super::atoms::{Atoms, BINARY, DECIMAL, LOGARITHMIC};
+use super::error::{CODE_BYTES_MAX, DEPTH_MAX, EXPONENT_MAX, UnitError};
 use super::magnitude::Magnitude;
-use super::{CODE_BYTES_MAX, DEPTH_MAX, Dimension, EXPONENT_MAX, UnitError, nearest};
+use super::measure::Measure;
+use super::nearest;
+use super::symbol::{Atoms, unit};
 
 /// The most digits of an integer factor.
 const DIGITS_MAX: usize = 18;
 
-/// What one of a unit is in coherent base units.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measure {
-    pub magnitude: Magnitude,
-    pub dimension: Dimension,
-    /// Where its zero lies, in the coherent unit; only of a unit that stands alone.
-    pub offset: Option<Magnitude>,
-}
-
-impl Measure {
-    /// The unit `1` of plain numbers.
-    pub const ONE: Measure = Measure { magnitude: Magnitude::ONE, dimension: Dimension::NUMBER, offset: None };
-
-    /// `None` beyond the bounds.
-    pub fn times(self, other: Self) -> Option<Self> {
-        let magnitude = self.magnitude.times(other.magnitude)?;
-        Some(Self { magnitude, dimension: self.dimension.times(other.dimension)?, offset: None })
-    }
-
-    /// `None` beyond the bounds.
-    pub fn over(self, other: Self) -> Option<Self> {
-        let magnitude = self.magnitude.times(other.magnitude.inverse())?;
-        Some(Self { magnitude, dimension: self.dimension.over(other.dimension)?, offset: None })
-    }
-
-    /// `None` beyond the bounds.
-    pub fn power(self, exponent: i32) -> Option<Self> {
-        let magnitude = self.magnitude.power(exponent)?;
-        Some(Self { magnitude, dimension: self.dimension.power(exponent)?, offset: None })
-    }
-}
-
-/// One factor of a code, as it is written: `kW`, `m` to the power 2, `{cpu}`, `10`.
+/// One factor of a code: `kW`, `m` to the power 2, `{cpu}`, `10`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Factor<'a> {
-    /// A unit with its prefix, or an integer; empty when there is an annotation alone.
+    /// A unit with its prefix, or an integer; empty for an annotation alone.
     pub base: &'a str,
-    /// With its braces; empty when there is none.
+    /// With its braces, or empty.
     pub annotation: &'a str,
-    /// How often it is there; below 0 under the fraction line.
+    /// Negative for a divisor.
     pub exponent: i32,
 }
 
-/// What the code measures.
-pub(super) fn measure(code: &str, atoms: &Atoms) -> Result<Measure, UnitError> {
-    parse(code, atoms).map(|(measure, _)| measure)
-}
-
-/// What the code measures, and its factors in the order in which they are written.
+/// Returns the value of a code, and its factors in order.
 pub(super) fn parse<'a>(code: &'a str, atoms: &Atoms) -> Result<(Measure, Vec<Factor<'a>>), UnitError> {
-    read(code, atoms, true)
+    parse_with(code, atoms, true)
 }
 
-/// Reads a unit. `suggest` makes errors name the unit that may have been meant.
-fn read<'a>(code: &'a str, atoms: &Atoms, suggest: bool) -> Result<(Measure, Vec<Factor<'a>>), UnitError> {
+/// `suggest` adds a similar valid code to an error.
+fn parse_with<'a>(code: &'a str, atoms: &Atoms, suggest: bool) -> Result<(Measure, Vec<Factor<'a>>), UnitError> {
     let mut parser = Parser { code, at: 0, depth: 0, atoms, suggest, factors: Vec::new() };
     if code.len() > CODE_BYTES_MAX {
         let code = code.chars().take(40).collect();
@@ -74,7 +38,7 @@ fn read<'a>(code: &'a str, atoms: &Atoms, suggest: bool) -> Result<(Measure, Vec
 
 struct Parser<'a, 'b> {
     code: &'a str,
-    /// The byte that comes next.
+    /// The offset of the next byte.
     at: usize,
     depth: usize,
     atoms: &'b Atoms,
@@ -83,34 +47,27 @@ struct Parser<'a, 'b> {
 }
 
 impl<'a> Parser<'a, '_> {
-    /// Components with `.` and `/` between them up to the end or the closing parenthesis. Everything in it counts `sign` times.
+    /// Parses components separated by `.` and `/` up to the end or the closing parenthesis. `sign` is -1 in a divisor.
     fn term(&mut self, sign: i32) -> Result<Measure, UnitError> {
-        let mut product = if self.take('/') {
-            let start = self.at;
-            let under = self.component(-sign)?;
-            self.bounded(Measure::ONE.over(under), start)?
-        } else {
-            self.component(sign)?
+        let mut product = match self.peek() {
+            Some('/') => Measure::ONE,
+            _ => self.component(sign)?,
         };
         loop {
             let start = self.at;
             product = match self.peek() {
                 None if self.depth == 0 => return Ok(product),
                 Some(')') if self.depth > 0 => return Ok(product),
-                Some('.') => {
+                Some(operator @ ('.' | '/')) => {
                     self.at += 1;
-                    let next = self.component(sign)?;
-                    self.bounded(product.times(next), start)?
-                }
-                Some('/') => {
-                    self.at += 1;
-                    let next = self.component(-sign)?;
-                    self.bounded(product.over(next), start)?
+                    let power = if operator == '.' { 1 } else { -1 };
+                    let next = self.component(sign * power)?;
+                    self.bounded(next.power(power).and_then(|next| product.times(next)), start)?
                 }
                 None => return Err(self.refuse(start, "a `)` is missing".to_owned())),
                 Some(')') => return Err(self.refuse(start, "there is no `(` for this `)`".to_owned())),
                 Some(other) => {
-                    let text = format!("`{other}` cannot stand here; write a `.` or `/` between units");
+                    let text = format!("`{other}` is not allowed here; write `.` or `/` between units");
                     return Err(self.refuse(start, text));
                 }
             };
@@ -140,7 +97,7 @@ impl<'a> Parser<'a, '_> {
         self.at += 1;
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(self.refuse(start, format!("parentheses stand more than {DEPTH_MAX} deep")));
+            return Err(self.refuse(start, format!("parentheses are nested more than {DEPTH_MAX} deep")));
         }
         let inner = self.term(sign)?;
         self.at += 1;
@@ -148,7 +105,7 @@ impl<'a> Parser<'a, '_> {
         match self.peek() {
             Some(c) if c.is_ascii_digit() || matches!(c, '+' | '-' | '^' | '*') => {
                 Err(self
-                    .refuse(self.at, "parentheses take no exponent; write it behind each unit, as in `m2/s2`".into()))
+                    .refuse(self.at, "parentheses take no exponent; write it after each unit, as in `m2/s2`".into()))
             }
             _ => Ok(inner),
         }
@@ -169,16 +126,16 @@ impl<'a> Parser<'a, '_> {
             return refuse("in a unit `.` multiplies, so 2.5 would be 10; factors are integers, `25.10*-1` is 2.5");
         }
         if !matches!(after.first(), None | Some(b'.' | b'/' | b')')) {
-            return refuse("write a `.` or `/` behind a factor, as in `10.m`");
+            return refuse("write `.` or `/` after a factor, as in `10.m`");
         }
         let Some(magnitude) = digits.parse().ok().and_then(|digits| Magnitude::decimal(digits, 0)) else {
-            return refuse("a factor of 0 makes no unit");
+            return refuse("a factor of 0 is not a unit");
         };
         self.factors.push(Factor { base: digits, annotation: "", exponent: sign });
         Ok(Measure { magnitude, ..Measure::ONE })
     }
 
-    /// A unit with or without prefix, its exponent and its annotation.
+    /// Parses a unit with or without a prefix, its exponent and its annotation.
     fn simple(&mut self, sign: i32) -> Result<Measure, UnitError> {
         let start = self.at;
         let base = self.name();
@@ -187,8 +144,8 @@ impl<'a> Parser<'a, '_> {
         let of = found.map_err(|reason| {
             let suggestion = if self.suggest { nearest::suggest(base, self.atoms) } else { None };
             let suggestion = suggestion.map(|name| format!("{}{name}{}", &self.code[..start], &self.code[end..]));
-            // What is suggested must hold, unless something behind it does not either.
-            let suggestion = suggestion.filter(|code| match read(code, self.atoms, false) {
+            // The suggested code must be valid up to here; what follows may have another error.
+            let suggestion = suggestion.filter(|code| match parse_with(code, self.atoms, false) {
                 Ok(_) => true,
                 Err(error) => error.at().is_some_and(|at| at > start),
             });
@@ -203,7 +160,7 @@ impl<'a> Parser<'a, '_> {
         }
     }
 
-    /// Up to what cannot belong to a name. In brackets everything can.
+    /// Takes a name. Within brackets it can have any character.
     fn name(&mut self) -> &'a str {
         let rest = self.rest();
         if rest.starts_with("10*") || rest.starts_with("10^") {
@@ -219,7 +176,7 @@ impl<'a> Parser<'a, '_> {
             }
             brackets == 0 && (matches!(c, '.' | '/' | '(' | ')' | '{' | '}' | '+' | '-' | '^') || c.is_ascii_digit())
         });
-        // Something is taken always, so that there is something to complain about.
+        // At least one character is taken, so that the error can show it.
         let end = match end {
             Some(0) => rest.chars().next().map_or(0, char::len_utf8),
             Some(end) => end,
@@ -248,7 +205,7 @@ impl<'a> Parser<'a, '_> {
             return Err(self.refuse(start, "the annotation has no `}`".to_owned()));
         };
         if let Some(at) = rest[1..end].find(|c: char| !c.is_ascii_graphic() || c == '{') {
-            let text = "an annotation has visible ASCII characters without braces".to_owned();
+            let text = "an annotation consists of visible ASCII characters without braces".to_owned();
             return Err(self.refuse(start + 1 + at, text));
         }
         self.at += end + 1;
@@ -270,58 +227,18 @@ impl<'a> Parser<'a, '_> {
         self.rest().chars().next()
     }
 
-    fn take(&mut self, wanted: char) -> bool {
-        let there = self.peek() == Some(wanted);
-        self.at += if there { wanted.len_utf8() } else { 0 };
-        there
+    fn take(&mut self, expected: char) -> bool {
+        let found = self.peek() == Some(expected);
+        self.at += if found { expected.len_utf8() } else { 0 };
+        found
     }
 
     fn bounded(&self, measure: Option<Measure>, at: usize) -> Result<Measure, UnitError> {
         measure
-            .ok_or_else(|| self.refuse(at, "here the unit becomes too great or too small to compute with".to_owned()))
+            .ok_or_else(|| self.refuse(at, "here the unit becomes too large or too small to compute with".to_owned()))
     }
 
     fn refuse(&self, at: usize, reason: String) -> UnitError {
         UnitError::Code { code: self.code.to_owned(), at, reason, suggestion: None }
     }
-}
-
-/// What a unit with or without prefix measures.
-pub(super) fn unit(name: &str, atoms: &Atoms) -> Result<Measure, String> {
-    if let Some(atom) = atoms.get(name) {
-        return Ok(atom.measure);
-    }
-    if let Some((prefix, of)) =
-        prefixed(name, |atom| atoms.get(atom).filter(|atom| atom.metric).map(|atom| atom.measure))
-    {
-        let magnitude = prefix.times(of.magnitude).ok_or_else(|| format!("`{name}` is too great or too small"))?;
-        return Ok(Measure { magnitude, ..of });
-    }
-    if is_logarithmic(name) {
-        return Err(format!("`{name}` is logarithmic or arbitrary in the UCUM, and such units are not converted"));
-    }
-    let plain = prefixed(name, |atom| atoms.get(atom).filter(|atom| !atom.metric).map(|_| ()));
-    Err(match plain {
-        Some(_) => format!("`{name}` is a prefix before a unit that takes none"),
-        None => format!("`{name}` is no unit of the UCUM that is known here"),
-    })
-}
-
-/// Whether it is one of the units that no factor expresses, with or without prefix.
-pub(super) fn is_logarithmic(name: &str) -> bool {
-    let known = |name: &str| LOGARITHMIC.contains(&name).then_some(());
-    known(name).is_some() || prefixed(name, known).is_some()
-}
-
-/// Splits a prefix off when what is behind it is `known`.
-pub(super) fn prefixed<T>(name: &str, known: impl Fn(&str) -> Option<T>) -> Option<(Magnitude, T)> {
-    let decimal = DECIMAL.iter().filter_map(|(prefix, ten)| {
-        let of = known(name.strip_prefix(prefix)?)?;
-        Some((Magnitude::decimal(1, *ten)?, of))
-    });
-    let binary = BINARY.iter().filter_map(|(prefix, two)| {
-        let of = known(name.strip_prefix(prefix)?)?;
-        Some((Magnitude::binary(*two), of))
-    });
-    binary.chain(decimal).next()
 }

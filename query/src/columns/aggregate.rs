@@ -1,4 +1,4 @@
-//! Readings and tiers' windows into one value for each window that has one.
+//! Aggregates readings and windows of tiers: one value for each window that has values.
 
 use wholegrain_model::Column;
 use wholegrain_store::{ScanPart, TierWindows};
@@ -10,7 +10,7 @@ use crate::query::Agg;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
-/// How a window becomes a value.
+/// How windows are aggregated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowAggregation {
     pub windows: Windows,
@@ -19,9 +19,9 @@ pub(crate) struct WindowAggregation {
     pub exact: bool,
 }
 
-/// Aggregates parts of one sensor as they come.
+/// Aggregates the parts of one sensor.
 pub(crate) struct WindowAggregator {
-    how: WindowAggregation,
+    aggregation: WindowAggregation,
     open: Option<OpenWindow>,
     out: ChunkBuilder,
 }
@@ -32,16 +32,14 @@ struct OpenWindow {
     fold: ValueFold,
 }
 
-/// What the values of a window are taken from.
 enum WindowInput<'a> {
     Readings(&'a Column),
     Windows(&'a TierWindows),
 }
 
 impl WindowAggregator {
-    /// The windows of these parts.
-    pub fn of<I>(parts: I, how: WindowAggregation) -> FoldedWindows<I, Self> {
-        FoldedWindows::new(parts, Self { how, open: None, out: ChunkBuilder::new(how.exact) })
+    pub fn of<I>(parts: I, aggregation: WindowAggregation) -> FoldedWindows<I, Self> {
+        FoldedWindows::new(parts, Self { aggregation, open: None, out: ChunkBuilder::new(aggregation.exact) })
     }
 
     fn rows(&mut self, times: &[i64], from: &WindowInput) {
@@ -57,12 +55,12 @@ impl WindowAggregator {
         }
     }
 
-    /// The window that `time` falls into; closes the one before.
+    /// The window that contains `time`; closes the previous one.
     fn window_of(&mut self, time: i64) -> &mut OpenWindow {
-        let WindowAggregation { windows, agg, scale, .. } = self.how;
+        let WindowAggregation { windows, agg, scale, .. } = self.aggregation;
         let mut at = None;
         if let Some(open) = &self.open {
-            // At the end of time a window's end lies within it.
+            // At `i64::MAX` a window includes its end.
             if time >= open.end && open.start != windows.start(time) {
                 at = windows.next(open.end, time);
                 self.close();
@@ -76,18 +74,18 @@ impl WindowAggregator {
 
     fn close(&mut self) {
         if let Some(open) = self.open.take().filter(|open| !open.fold.is_empty()) {
-            self.out.push(open.start, open.fold.finish(self.how.scale, self.how.exact));
+            self.out.push(open.start, open.fold.finish(self.aggregation.scale, self.aggregation.exact));
         }
     }
 }
 
-/// How many of the first of `times`, at least one, lie before `end`.
+/// The number of leading `times` before `end`, at least one.
 pub(super) fn run(times: &[i64], end: i64) -> usize {
     let (Some(first), Some(second)) = (times.first(), times.get(1)) else { return times.len() };
     if *second >= end {
         return 1;
     }
-    // As a rule they are evenly spaced.
+    // Usually they are evenly spaced.
     let step = second.saturating_sub(*first).max(1);
     let guess = usize::try_from(end.saturating_sub(*first).saturating_sub(1) / step).unwrap_or(usize::MAX);
     let guess = guess.saturating_add(1).min(times.len());
@@ -128,7 +126,7 @@ mod tests {
 
     type Rows = Vec<(i64, Option<Value>)>;
 
-    /// Rows in chunks of `pieces` rows; integers and floats apart.
+    /// Rows in chunks of `pieces` rows, integers and floats separately.
     fn parts(rows: &[(i64, Option<Value>)], pieces: usize) -> Vec<Result<ScanPart, QueryError>> {
         let is_float = |row: &(i64, Option<Value>)| matches!(row.1, Some(Value::Float(_)));
         let runs = rows.chunk_by(|a, b| is_float(a) == is_float(b));
@@ -143,8 +141,8 @@ mod tests {
     #[track_caller]
     fn check(windows: Windows, agg: Agg, scale: f64, exact: bool, input: &Rows, expected: &Rows) {
         for pieces in [1, 2, 100] {
-            let how = WindowAggregation { windows, agg, scale: Scale::new(scale), exact };
-            let found = WindowAggregator::of(parts(input, pieces).into_iter(), how).map(Result::unwrap);
+            let aggregation = WindowAggregation { windows, agg, scale: Scale::new(scale), exact };
+            let found = WindowAggregator::of(parts(input, pieces).into_iter(), aggregation).map(Result::unwrap);
             let rows = |chunk: Chunk| -> Rows {
                 (0..chunk.times.len()).map(|row| (chunk.times[row], chunk.column.get(row))).collect()
             };

@@ -1,4 +1,4 @@
-//! From many values to one, a slice at a time.
+//! Aggregates the values of one window, slice by slice.
 
 use wholegrain_model::{Column, ColumnValues, Value};
 use wholegrain_store::{TierWindows, WindowColumns as TierRows};
@@ -8,7 +8,7 @@ use crate::float_sum::FloatSum;
 use crate::query::Agg;
 use crate::scale::Scale;
 
-/// What is kept of the values of one window. They are raw: the scale is applied at the end, so that sums of integers lose nothing before.
+/// The aggregate of the values of one window so far. Values are raw: the scale is applied at the end, so that sums of integers stay exact.
 #[derive(Debug)]
 pub(crate) struct ValueFold {
     agg: Agg,
@@ -16,21 +16,20 @@ pub(crate) struct ValueFold {
     count: u64,
     ints: i128,
     floats: FloatSum,
-    chosen: Option<Value>,
+    selected: Option<Value>,
 }
 
 impl ValueFold {
     pub(crate) fn new(agg: Agg, scale: Scale) -> Self {
         let negative = scale.is_negative();
-        Self { agg, negative, count: 0, ints: 0, floats: FloatSum::default(), chosen: None }
+        Self { agg, negative, count: 0, ints: 0, floats: FloatSum::default(), selected: None }
     }
 
-    /// Whether there was no value yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Takes the rows `from..to`; gaps and NaN are no values.
+    /// Takes the rows `from..to` without gaps and NaN.
     pub fn readings(&mut self, column: &Column, from: usize, to: usize) {
         match &column.values {
             ColumnValues::Int(values) => {
@@ -42,7 +41,7 @@ impl ValueFold {
         }
     }
 
-    /// Takes the rows `from..to` of windows that lie within this one.
+    /// Takes the rows `from..to` of tier windows within this one.
     pub fn windows(&mut self, windows: &TierWindows, from: usize, to: usize) {
         match windows {
             TierWindows::Int(rows) => {
@@ -70,7 +69,7 @@ impl ValueFold {
         match self.agg {
             Agg::Count => {}
             Agg::Mean | Agg::SampleMean | Agg::Sum => add(self, &rows.sums[from..to]),
-            Agg::Last => self.chosen = Some(value(rows.lasts[to - 1])),
+            Agg::Last => self.selected = Some(value(rows.lasts[to - 1])),
             Agg::First => self.choose(value(rows.firsts[from])),
             Agg::Min | Agg::Max => {
                 let of = if self.wants_less() { &rows.mins } else { &rows.maxs };
@@ -85,7 +84,7 @@ impl ValueFold {
         match self.agg {
             Agg::Count => {}
             Agg::Mean | Agg::SampleMean | Agg::Sum => self.ints += sum(values),
-            Agg::Last => self.chosen = Some(Value::Int(*last)),
+            Agg::Last => self.selected = Some(Value::Int(*last)),
             Agg::First => self.choose(Value::Int(*first)),
             Agg::Min | Agg::Max => {
                 let best = if self.wants_less() { values.iter().min() } else { values.iter().max() };
@@ -95,10 +94,10 @@ impl ValueFold {
     }
 
     fn floats(&mut self, values: &[f64]) {
-        let there = |value: &&f64| !value.is_nan();
+        let is_number = |value: &&f64| !value.is_nan();
         match self.agg {
             Agg::Mean | Agg::SampleMean | Agg::Sum => {
-                for value in values.iter().filter(there) {
+                for value in values.iter().filter(is_number) {
                     self.count += 1;
                     self.floats.add(*value);
                 }
@@ -106,34 +105,34 @@ impl ValueFold {
             }
             Agg::Count => {}
             Agg::Last => {
-                self.chosen = values.iter().rfind(there).map(|last| Value::Float(*last)).or(self.chosen);
+                self.selected = values.iter().rfind(is_number).map(|last| Value::Float(*last)).or(self.selected);
             }
             Agg::First | Agg::Min | Agg::Max => {
-                values.iter().filter(there).for_each(|value| self.choose(Value::Float(*value)));
+                values.iter().filter(is_number).for_each(|value| self.choose(Value::Float(*value)));
             }
         }
-        self.count += values.iter().filter(there).count() as u64;
+        self.count += values.iter().filter(is_number).count() as u64;
     }
 
-    /// Whether the least raw value is sought: with a negative scale it is the greatest quantity.
+    /// Whether to find the least raw value: with a negative scale it is the greatest quantity.
     fn wants_less(&self) -> bool {
         (self.agg == Agg::Min) != self.negative
     }
 
-    /// Of first, min and max.
+    /// Applies first, min or max.
     fn choose(&mut self, value: Value) {
-        let replaces = match (self.agg, self.chosen) {
+        let replaces = match (self.agg, self.selected) {
             (_, None) => true,
             (Agg::First, _) => false,
             (_, Some(best)) if self.wants_less() => less(value, best),
             (_, Some(best)) => less(best, value),
         };
         if replaces {
-            self.chosen = Some(value);
+            self.selected = Some(value);
         }
     }
 
-    /// The window's value in the answer's unit; of a window that has values.
+    /// The scaled value of a window that has values.
     pub fn finish(&self, scale: Scale, exact: bool) -> Option<Value> {
         let float = |value: f64| (!value.is_nan()).then_some(Value::Float(value));
         match self.agg {
@@ -143,7 +142,7 @@ impl ValueFold {
             Agg::Mean | Agg::SampleMean => {
                 float(scale.apply((self.ints as f64 + self.floats.total()) / self.count as f64))
             }
-            _ => super::raw::scaled(self.chosen?, scale, exact),
+            _ => super::raw::scaled(self.selected?, scale, exact),
         }
     }
 }
@@ -155,14 +154,14 @@ fn less(a: Value, b: Value) -> bool {
     }
 }
 
-/// The sum of integers, exactly: their upper and lower halves are added apart, in lanes that cannot overflow.
+/// The exact sum of integers. Upper and lower halves are added separately in 64 bits, which cannot overflow and allows vector instructions.
 pub(crate) fn sum(values: &[i64]) -> i128 {
-    /// Of so many values the halves add up to less than 2^64.
+    /// The halves of this many values add up to less than 2^64.
     const BLOCK: usize = 1 << 31;
     let block = |values: &[i64]| {
         let (mut low, mut high) = (0u64, 0u64);
         for value in values {
-            // Shifted by 2^63, so that the upper half is not negative.
+            // Shifted by 2^63, which makes the upper half non-negative.
             let shifted = value.cast_unsigned() ^ (1 << 63);
             low += shifted & 0xffff_ffff;
             high += shifted >> 32;
@@ -174,6 +173,8 @@ pub(crate) fn sum(values: &[i64]) -> i128 {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_testkit::Random;
+
     use super::*;
 
     #[test]
@@ -183,13 +184,8 @@ mod tests {
             let expected: i128 = values[..end].iter().map(|value| i128::from(*value)).sum();
             assert_eq!(sum(&values[..end]), expected, "{end}");
         }
-        let mut state = 1u64;
-        let many: Vec<i64> = (0..10_000)
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                state.cast_signed()
-            })
-            .collect();
+        let mut random = Random::seeded();
+        let many: Vec<i64> = (0..10_000).map(|_| random.draw().cast_signed()).collect();
         assert_eq!(sum(&many), many.iter().map(|value| i128::from(*value)).sum::<i128>());
     }
 }

@@ -1,4 +1,4 @@
-//! Means of gauges over time: the area below the lines between readings, divided by the covered time. `docs/sums.md` has the rule.
+//! Time-weighted means of gauges: the area below the lines between readings, divided by the covered time. `docs/sums.md` has the rule.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,12 @@ use super::{ChunkBuilder, FoldedWindows, WindowFold};
 use crate::error::QueryError;
 use crate::float_sum::FloatSum;
 use crate::holes::{HoleDetector, Spacing};
-use crate::line_segment::LineSegment;
+use crate::line_segment::{LineSegment, NS_PER_S};
 use crate::samples::NeighbourSamples;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
-const NS_PER_S: f64 = 1e9;
-
-/// Computes the means of one sensor's windows.
+/// Computes the time-weighted means of one sensor's windows.
 pub(crate) struct TimeWeightedMeans<C> {
     beside: NeighbourSamples<C>,
     bound_ns: i64,
@@ -38,12 +36,12 @@ pub(crate) struct TimeWeightedMeans<C> {
     approximate: Arc<ApproximateMeans>,
 }
 
-/// A value that a line can begin at.
+/// A value at which a line can begin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct LineEnd {
     time: i64,
     value: f64,
-    /// Whether a tier's window says that a gap follows.
+    /// Whether a gap follows, according to a tier window.
     gap_after: bool,
 }
 
@@ -52,7 +50,7 @@ struct OpenMeanWindow {
     start: i64,
     end: i64,
     count: u64,
-    /// Of those that no line begins or ends at within a slice or a tier's window: all of them where nothing is covered.
+    /// The sum of the values outside of slices and covered tier windows: of all values if nothing is covered.
     single: FloatSum,
     area: FloatSum,
     covered: u64,
@@ -77,7 +75,7 @@ impl<C: Deref> TimeWeightedMeans<C>
 where
     C::Target: SnapshotReader,
 {
-    /// The means of the windows that these parts have readings of, all of them within `range`.
+    /// `parts` lie within `range`.
     pub fn of<I>(
         parts: I,
         beside: NeighbourSamples<C>,
@@ -136,8 +134,8 @@ where
         Ok(())
     }
 
-    /// The last reading before `time`, and its value if a line can begin there; before the tier's window that `time` falls into, where that one goes on
-    /// after `time`.
+    /// The last reading before `time`, and its value if a line can begin there. If the tier window that contains `time` has readings after it, the
+    /// last one before that window.
     fn window_before(&self, time: i64, far: bool) -> Result<Option<(i64, Option<LineEnd>)>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
         let (start, end) = whole_window(time, resolution);
@@ -149,7 +147,7 @@ where
         self.last_before(start, resolution, far)
     }
 
-    /// The same before a time that is a multiple of the resolution.
+    /// As [`Self::window_before`], for a multiple of the resolution.
     fn last_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<(i64, Option<LineEnd>)>, QueryError> {
         Ok(self.beside.part_before(time, resolution, far)?.map(|part| match &part {
             ScanPart::Readings(chunk) => {
@@ -161,15 +159,15 @@ where
         }))
     }
 
-    /// What is found with a coarser tier than the one that answers as a rule, of which a window begins at `time`: of a sensor there can be nothing else.
+    /// The result of `find` with a coarser tier than the usual one that has a window edge at `time`: a sensor may have nothing else left.
     #[cold]
     fn coarser<T>(
         &self,
         time: i64,
         find: impl Fn(i64) -> Result<Option<T>, QueryError>,
     ) -> Result<Option<T>, QueryError> {
-        let Some(than) = self.resolution else { return Ok(None) };
-        let is_edge = |resolution: &i64| *resolution > than && time % *resolution == 0;
+        let Some(usual) = self.resolution else { return Ok(None) };
+        let is_edge = |resolution: &i64| *resolution > usual && time % *resolution == 0;
         let found = self.beside.resolutions().iter().copied().filter(is_edge).map(find);
         found.filter_map(Result::transpose).next().transpose()
     }
@@ -198,9 +196,9 @@ where
         }
     }
 
-    /// The first value from `time` on, and what is before it; from the first tier's window on that does not begin before `time`, where the one that `time`
-    /// falls into has values before it. None where a gap comes first.
-    #[expect(clippy::type_complexity, reason = "it is looked at where it is asked for")]
+    /// The first value from `time` on, and the edge before it; the inner `None` is a gap. If the tier window that contains `time` has values before
+    /// it, the first value after that window.
+    #[expect(clippy::type_complexity, reason = "only used in this file")]
     fn window_from(&self, time: i64, far: bool) -> Result<Option<Option<((i64, f64), WindowEdge)>>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
         let (start, end) = whole_window(time, resolution);
@@ -213,8 +211,8 @@ where
         self.first_from(end, resolution, far)
     }
 
-    /// The same from a time on that is a multiple of the resolution.
-    #[expect(clippy::type_complexity, reason = "it is looked at where it is asked for")]
+    /// As [`Self::window_from`], for a multiple of the resolution.
+    #[expect(clippy::type_complexity, reason = "only used in this file")]
     fn first_from(
         &self,
         from: i64,
@@ -273,14 +271,14 @@ where
         Ok(())
     }
 
-    /// Whether a spacing over the bound is one of three alike.
+    /// Whether a spacing over the bound is one of three similar ones.
     #[cold]
     fn is_rate(&self, time: i64, spacing: i64, rest: &[i64]) -> Result<bool, QueryError> {
         let after = std::iter::once(time).chain(rest.iter().copied().take(2)).collect();
         self.beside.is_rate(spacing, self.holes.before().to_vec(), after)
     }
 
-    /// The line from the previous value to this one, if they are joined, in the windows of both; the window of the latter.
+    /// Adds the line from the previous value to this one, if they are joined, to the windows of both. Returns the window of this one.
     fn line(&mut self, to: (i64, f64), joined: bool) -> &mut OpenMeanWindow {
         let time = to.0;
         let from = self.previous.filter(|_| joined);
@@ -301,7 +299,8 @@ where
         open
     }
 
-    /// The readings after `from`, which was the last one taken, up to `to`, all in the open window, at once; `false` where they must be taken one by one.
+    /// Takes the readings after `from`, which was the last one taken, up to `to` at once; all are in the open window. Returns `false`, and takes
+    /// nothing, if they must be taken one by one.
     fn slice(&mut self, chunk: &Chunk, from: usize, to: usize) -> bool {
         let times = &chunk.times[from..to];
         let [first, second, ..] = times else { return false };
@@ -343,7 +342,7 @@ where
                 (area, last)
             }
         };
-        // NaN is no value, and what is infinite, or was for a moment, is looked at closely.
+        // NaN and infinities, also intermediate ones, are handled one by one.
         if !area.is_finite() {
             return false;
         }
@@ -394,7 +393,7 @@ where
             open.single.add(row.sum);
         }
         if row.count > 2 {
-            // Those in between are not known.
+            // The times in between are unknown.
             self.holes = HoleDetector::of(self.beside.sensor());
         } else if row.count == 2 {
             self.holes.take(row.first.0);
@@ -404,7 +403,7 @@ where
         Ok(())
     }
 
-    /// Whether a line leads to a value from the one that was taken before it; what a file says to be before the value is not that one.
+    /// Whether a line joins the previous value to the one at `time`. `before` is the edge that the tier stores, whose earlier value may be another one.
     fn is_joined(&self, time: i64, before: WindowEdge) -> Result<bool, QueryError> {
         let Some(previous) = self.previous else { return Ok(false) };
         let spacing = time.saturating_sub(previous.time);
@@ -484,7 +483,7 @@ fn end(time: i64, value: Option<Value>) -> Option<LineEnd> {
     Some(LineEnd { time, value, gap_after: false })
 }
 
-/// Start and end of the window that `time` falls into; both are `time` on an edge of windows.
+/// Start and end of the window that contains `time`; both are `time` on an edge.
 fn whole_window(time: i64, resolution: i64) -> (i64, i64) {
     match time.rem_euclid(resolution) {
         0 => (time, time),
@@ -492,7 +491,7 @@ fn whole_window(time: i64, resolution: i64) -> (i64, i64) {
     }
 }
 
-/// The last value of some windows, and its time.
+/// The last value of windows, and its time.
 fn last_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> (i64, Option<LineEnd>) {
     let at = rows.times.len() - 1;
     let Some(lines) = &rows.lines else { return (rows.times[at], None) };
@@ -500,18 +499,18 @@ fn last_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> (i64, Optio
     (time, Some(LineEnd { time, value: value(rows.lasts[at]), gap_after: lines.edges[at].gap_after }))
 }
 
-/// The first value of some windows, and what is before it, where that is known.
+/// The first value of windows, and the edge before it, if known.
 fn first_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> Option<((i64, f64), WindowEdge)> {
     let lines = rows.lines.as_ref()?;
     Some(((rows.times[0].saturating_add(lines.first_after[0]), value(rows.firsts[0])), lines.edges[0].before))
 }
 
-/// The area below values that are evenly spaced.
+/// The area below evenly spaced values.
 fn even(sum: f64, first: f64, last: f64, spacing: i64) -> f64 {
     (sum - (first / 2.0 + last / 2.0)) * (spacing as f64 / NS_PER_S)
 }
 
-/// The area below any values.
+/// The area below values at any times.
 fn uneven<T>(times: &[i64], values: &[T], float: impl Fn(&T) -> f64) -> f64 {
     let mut area = FloatSum::default();
     let mut before = (times[0], float(&values[0]));
@@ -536,7 +535,7 @@ where
     }
 
     fn end(&mut self) -> Result<(), QueryError> {
-        // A window with one value has that value, whatever comes after it.
+        // A window with one value has that value, whatever follows.
         let is_many = self.open.as_ref().is_some_and(|open| open.count > 1);
         if let Some(previous) = self.previous.filter(|_| is_many)
             && self.range.1.saturating_sub(previous.time) <= self.beside.reach_ns()
@@ -596,13 +595,13 @@ impl ApproximateMeans {
         };
         let unweighted = note(&self.unweighted, &|_, whose| {
             format!(
-                "{whose} only windows are kept (retention) that do not say how long their values held, or say it for another interval of the sensor; the mean there is that of the values, each weighing the same"
+                "{whose} retention has kept only windows that do not store how long their values held, or store it for another interval of the sensor; the mean there gives all values the same weight"
             )
         });
         let unknown = note(&self.unknown, &|found, whose| {
             let times = if found.count == 1 { "time" } else { "times" };
             format!(
-                "{whose} two values are {} {times} further apart than the sensor's readings are as a rule, and the readings beside them are gone (retention); the mean leaves the time between them out",
+                "{whose} two values are {} {times} further apart than the sensor's readings usually are, and retention has deleted the readings next to them; the mean omits the time between them",
                 found.count
             )
         });

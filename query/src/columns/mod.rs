@@ -1,8 +1,8 @@
-//! Kernels over columns: they take and give whole chunks of one series.
+//! Operations on whole chunks of one series.
 //!
-//! - In: chunks of readings and windows of tiers, as the store gives them.
-//! - Out: chunks in the answer's unit: scaled ([`raw`]), aggregated in windows ([`aggregate`]), of several series as one ([`sums`]).
-//! - Never: another result than row by row. Integers are added without loss, floats with compensation and in the order of their times.
+//! - In: chunks of readings and windows of tiers from the store.
+//! - Out: chunks in the unit of the result: scaled ([`raw`]), aggregated in windows ([`aggregate`]), of several series as one ([`sums`]).
+//! - Never: another result than row by row. Integers are added exactly, floats with compensation and in the order of their times.
 
 pub(crate) mod aggregate;
 pub(crate) mod fold;
@@ -26,13 +26,13 @@ pub(crate) struct ResultRow {
 /// Chunks of an answer's rows: times and values of one series, in time order.
 pub(crate) type RowChunkIter = Box<dyn Iterator<Item = Result<Chunk, QueryError>> + Send>;
 
-/// Rows that are gathered before they are passed on as a chunk.
+/// Rows of a chunk, approximately.
 pub(crate) const ROWS: usize = 8192;
 
 /// Returns true once the query is cancelled.
 pub type StopCheck = std::sync::Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Items of the store, until the query is cancelled.
+/// Ends items of the store with an error once the query is cancelled.
 pub(crate) struct Cancellable<I> {
     items: I,
     stop: StopCheck,
@@ -55,13 +55,13 @@ impl<T, I: Iterator<Item = Result<T, StoreError>>> Iterator for Cancellable<I> {
     }
 }
 
-/// A chunk that grows row by row; its values are all integers or all floats.
+/// Builds a chunk row by row; its values are all integers or all floats.
 pub(crate) struct ChunkBuilder {
     chunk: Chunk,
 }
 
 impl ChunkBuilder {
-    /// Of integers when `exact`, else of floats.
+    /// Builds integers if `exact`, else floats.
     pub fn new(exact: bool) -> Self {
         let values = if exact { ColumnValues::Int(Vec::new()) } else { ColumnValues::Float(Vec::new()) };
         Self { chunk: Chunk { times: Vec::new(), column: Column { values, gaps: Gaps::default() } } }
@@ -114,7 +114,7 @@ pub(crate) trait WindowFold<T> {
     fn take(&mut self, item: T) -> Result<(), QueryError>;
     /// Called after the last item.
     fn end(&mut self) -> Result<(), QueryError>;
-    /// The rows so far.
+    /// The rows of complete windows.
     fn out(&mut self) -> &mut ChunkBuilder;
 }
 
@@ -179,7 +179,7 @@ impl<I: Iterator<Item = Result<ResultRow, QueryError>>> Iterator for RowChunks<I
     }
 }
 
-/// Calls `run` with each longest run of rows in `from..to` that has no gap.
+/// Calls `run` with each maximal run of rows in `from..to` without gaps.
 pub(crate) fn without_gaps(gaps: &Gaps, from: usize, to: usize, mut run: impl FnMut(usize, usize)) {
     if gaps.0.iter().skip(from / 64).take(to.div_ceil(64) - from / 64).all(|word| *word == 0) {
         return run(from, to);

@@ -1,4 +1,4 @@
-//! Raw values into the answer's unit.
+//! Scales raw values.
 
 use wholegrain_model::{ColumnValues, Gaps, Value};
 use wholegrain_store::Chunk;
@@ -6,12 +6,12 @@ use wholegrain_store::Chunk;
 use super::set_gap;
 use crate::scale::Scale;
 
-/// A raw value in its unit, as the answer's column has it.
+/// Scales a raw value to the type of the result.
 pub(crate) fn scaled(raw: Value, scale: Scale, exact: bool) -> Option<Value> {
     if exact { scale.apply_exact(raw).map(Value::Int) } else { Some(Value::Float(scale.apply(raw.as_f64()))) }
 }
 
-/// All of a chunk: as integers when `exact` (a gap where one does not fit), else as floats.
+/// Scales a chunk: to integers if `exact`, with a gap for each that does not fit, else to floats.
 pub(crate) fn rescale(mut chunk: Chunk, scale: Scale, exact: bool) -> Chunk {
     chunk.column.values = match (chunk.column.values, exact) {
         (ColumnValues::Int(values), true) if scale.is_one() => ColumnValues::Int(values),
@@ -22,15 +22,17 @@ pub(crate) fn rescale(mut chunk: Chunk, scale: Scale, exact: bool) -> Chunk {
         (ColumnValues::Float(values), false) => {
             ColumnValues::Float(values.iter().map(|value| scale.apply(*value)).collect())
         }
-        (ColumnValues::Int(values), true) => exactly(values.into_iter().map(Value::Int), scale, &mut chunk.column.gaps),
+        (ColumnValues::Int(values), true) => {
+            rescale_exactly(values.into_iter().map(Value::Int), scale, &mut chunk.column.gaps)
+        }
         (ColumnValues::Float(values), true) => {
-            exactly(values.into_iter().map(Value::Float), scale, &mut chunk.column.gaps)
+            rescale_exactly(values.into_iter().map(Value::Float), scale, &mut chunk.column.gaps)
         }
     };
     chunk
 }
 
-fn exactly(values: impl Iterator<Item = Value>, scale: Scale, gaps: &mut Gaps) -> ColumnValues {
+fn rescale_exactly(values: impl Iterator<Item = Value>, scale: Scale, gaps: &mut Gaps) -> ColumnValues {
     let mut scaled = Vec::new();
     for (row, value) in values.enumerate() {
         let value = scale.apply_exact(value);

@@ -1,4 +1,4 @@
-//! Series into one: at each of their times, the values of all of them.
+//! Aggregates several series: at each time, the values of all of them.
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Value};
 use wholegrain_store::Chunk;
@@ -7,13 +7,13 @@ use super::{ChunkBuilder, without_gaps};
 use crate::float_sum::FloatSum;
 use crate::query::Agg;
 
-/// What the values of each time have become so far. Of few different times: a bound is the caller's.
+/// The aggregate of each time so far. The caller bounds the number of times.
 #[derive(Debug, Clone)]
 pub(crate) struct SeriesSums {
     agg: Agg,
-    /// Of every row that came, also of gaps; they rise.
+    /// The times of all rows, gaps included, ascending.
     times: Vec<i64>,
-    /// Series that have a value there.
+    /// Numbers of series with a value, by time.
     counts: Vec<u32>,
     totals: SumTotals,
 }
@@ -28,7 +28,7 @@ enum SumTotals {
 }
 
 impl SeriesSums {
-    /// Of integers when `exact`, else of floats. First and last have no meaning here and are taken for a count.
+    /// Sums of integers if `exact`, else of floats. First and last are not defined over series and count as [`Agg::Count`].
     pub fn new(agg: Agg, exact: bool) -> Self {
         let totals = match (agg, exact) {
             (Agg::Count | Agg::First | Agg::Last | Agg::SampleMean, _) => SumTotals::None,
@@ -40,12 +40,12 @@ impl SeriesSums {
         Self { agg, times: Vec::new(), counts: Vec::new(), totals }
     }
 
-    /// How many different times.
+    /// The number of times.
     pub fn len(&self) -> usize {
         self.times.len()
     }
 
-    /// Takes rows of one series; `cursor` begins at 0 for each series and is kept from chunk to chunk.
+    /// Adds rows of one series. `cursor` begins at 0 for each series; pass the same one with each chunk.
     pub fn add(&mut self, chunk: &Chunk, cursor: &mut usize) {
         let Some(place) = self.place(&chunk.times, cursor) else { return };
         let Column { values, gaps } = &chunk.column;
@@ -68,18 +68,17 @@ impl SeriesSums {
             }
             (SumTotals::BestFloats(totals), ColumnValues::Float(values)) => {
                 place.each_of(values, gaps, &mut self.counts, totals, |total, value| {
-                    let better = if agg == Agg::Min { *value < *total } else { *value > *total };
-                    if better || total.is_nan() {
+                    if is_better(agg, value, total) || total.is_nan() {
                         *total = *value;
                     }
                 });
             }
-            // Rows of a series have the type that the answer's rows have.
+            // All series have the type of the result.
             _ => {}
         }
     }
 
-    /// Takes what others have become. In the order of the series, so that the sums of floats do not depend on who is first.
+    /// Adds the sums of other series. Merge in the order of the series: then sums of floats do not depend on the threads.
     pub fn merge(&mut self, other: &SeriesSums) {
         let mut cursor = 0;
         let Some(place) = self.place(&other.times, &mut cursor) else { return };
@@ -96,24 +95,22 @@ impl SeriesSums {
                     to[at].add(from[row].sum);
                     to[at].lost += from[row].lost;
                 }
-                (SumTotals::BestInts(to), SumTotals::BestInts(from)) => {
-                    let better = if self.agg == Agg::Min { from[row] < to[at] } else { from[row] > to[at] };
-                    if empty || better {
-                        to[at] = from[row];
-                    }
+                (SumTotals::BestInts(to), SumTotals::BestInts(from))
+                    if empty || is_better(self.agg, &from[row], &to[at]) =>
+                {
+                    to[at] = from[row];
                 }
-                (SumTotals::BestFloats(to), SumTotals::BestFloats(from)) => {
-                    let better = if self.agg == Agg::Min { from[row] < to[at] } else { from[row] > to[at] };
-                    if empty || better {
-                        to[at] = from[row];
-                    }
+                (SumTotals::BestFloats(to), SumTotals::BestFloats(from))
+                    if empty || is_better(self.agg, &from[row], &to[at]) =>
+                {
+                    to[at] = from[row];
                 }
                 _ => {}
             }
         }
     }
 
-    /// The rows; null where no series has a value. Each with the number of series that have one.
+    /// The rows, null where no series has a value, with the number of series that have one.
     pub fn finish(self, exact: bool) -> Option<(Chunk, Vec<u32>)> {
         let mut out = ChunkBuilder::new(exact);
         let float = |value: f64| (!value.is_nan()).then_some(Value::Float(value));
@@ -133,7 +130,7 @@ impl SeriesSums {
         out.take().map(|chunk| (chunk, self.counts))
     }
 
-    /// Where rows of these times belong; makes room for times that are new.
+    /// The positions of rows with these times; inserts new times.
     fn place(&mut self, times: &[i64], cursor: &mut usize) -> Option<InsertPosition> {
         let (first, last) = (*times.first()?, *times.last()?);
         let end = self.times.len();
@@ -160,7 +157,7 @@ impl SeriesSums {
         Some(InsertPosition::Each(places))
     }
 
-    /// Puts `all` times in place of those from `from` to `to`, which are among them.
+    /// Replaces the times `from..to` by `all`, which include them.
     fn insert(&mut self, from: usize, to: usize, all: &[i64]) {
         let mut kept = self.times[from..to].iter().peekable();
         let mut sources: Vec<Option<usize>> = Vec::with_capacity(all.len());
@@ -194,7 +191,12 @@ impl SeriesSums {
     }
 }
 
-/// What every integer is better than, or as good.
+/// Whether a value replaces another as minimum or maximum.
+fn is_better<T: PartialOrd>(agg: Agg, new: &T, old: &T) -> bool {
+    if agg == Agg::Min { new < old } else { new > old }
+}
+
+/// The integer that loses against every other.
 fn worst(agg: Agg) -> i64 {
     if agg == Agg::Min { i64::MAX } else { i64::MIN }
 }
@@ -216,17 +218,17 @@ fn unite(known: &[i64], times: &[i64], base: usize) -> (Vec<u32>, Vec<i64>) {
     (places, all)
 }
 
-/// Puts values in place of those from `from` to `to`: where they come from, or `fresh`.
+/// Replaces the values `from..to`: each by the value at its source, or `fresh`.
 fn spread<T: Copy>(values: &mut Vec<T>, from: usize, to: usize, sources: &[Option<usize>], fresh: T) {
     let new: Vec<T> = sources.iter().map(|source| source.map_or(fresh, |at| values[at])).collect();
     values.splice(from..to, new);
 }
 
-/// Where the rows of a chunk belong.
+/// The positions of the rows of a chunk.
 enum InsertPosition {
-    /// One after the other from here on.
+    /// Consecutive from here on.
     Run(usize),
-    /// Each at its own.
+    /// One position for each row.
     Each(Vec<u32>),
 }
 
@@ -238,7 +240,7 @@ impl InsertPosition {
         }
     }
 
-    /// Calls `take` with each value, not with gaps and NaN.
+    /// Calls `take` with each value except gaps and NaN.
     fn each(&self, values: &ColumnValues, gaps: &Gaps, mut take: impl FnMut(usize, Value)) {
         let rows = match values {
             ColumnValues::Int(values) => values.len(),
@@ -247,13 +249,13 @@ impl InsertPosition {
         without_gaps(gaps, 0, rows, |from, to| match values {
             ColumnValues::Int(values) => (from..to).for_each(|row| take(self.at(row), Value::Int(values[row]))),
             ColumnValues::Float(values) => {
-                let there = (from..to).filter(|row| !values[*row].is_nan());
-                there.for_each(|row| take(self.at(row), Value::Float(values[row])));
+                let numbers = (from..to).filter(|row| !values[*row].is_nan());
+                numbers.for_each(|row| take(self.at(row), Value::Float(values[row])));
             }
         });
     }
 
-    /// Takes each value into its total, not gaps and NaN.
+    /// Adds each value to its total, except gaps and NaN.
     fn each_of<T, V: PartialEq>(
         &self,
         values: &[V],
@@ -263,14 +265,14 @@ impl InsertPosition {
         take: impl Fn(&mut T, &V),
     ) {
         // Only NaN differs from itself.
-        #[expect(clippy::eq_op, reason = "it is what tells NaN in floats and nothing in integers")]
-        let there = |value: &V| value == value;
+        #[expect(clippy::eq_op, reason = "finds NaN in floats; always true for integers")]
+        let is_number = |value: &V| value == value;
         without_gaps(gaps, 0, values.len(), |from, to| match self {
             InsertPosition::Run(at) => {
                 let rows = at + from..at + to;
                 let totals = counts[rows.clone()].iter_mut().zip(&mut totals[rows]);
                 for ((count, total), value) in totals.zip(&values[from..to]) {
-                    if there(value) {
+                    if is_number(value) {
                         take(total, value);
                         *count += 1;
                     }
@@ -278,7 +280,7 @@ impl InsertPosition {
             }
             InsertPosition::Each(places) => {
                 for (place, value) in places[from..to].iter().zip(&values[from..to]) {
-                    if there(value) {
+                    if is_number(value) {
                         take(&mut totals[*place as usize], value);
                         counts[*place as usize] += 1;
                     }

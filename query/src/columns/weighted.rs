@@ -1,17 +1,16 @@
-//! Rates of windows: how much over how long, so that each part weighs as much as it lasts.
+//! Mean rates of windows: the change divided by its time, so that each change is weighted by its duration.
 
 use wholegrain_model::Value;
 
 use super::{ChunkBuilder, FoldedWindows, WindowFold};
 use crate::error::QueryError;
 use crate::float_sum::FloatSum;
+use crate::line_segment::NS_PER_S;
 use crate::ops::ValueChange;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
-const NS_PER_S: f64 = 1e9;
-
-/// The changes of each window over their time, in unit/s.
+/// The changes of each window divided by their time, in unit/s.
 pub(crate) struct WeightedMeans {
     windows: Windows,
     scale: Scale,
@@ -27,7 +26,6 @@ struct OpenSumWindow {
 }
 
 impl WeightedMeans {
-    /// The rates of the windows of these changes.
     pub fn of<I>(changes: I, windows: Windows, scale: Scale) -> FoldedWindows<I, Self> {
         FoldedWindows::new(changes, Self { windows, scale, open: None, out: ChunkBuilder::new(false) })
     }

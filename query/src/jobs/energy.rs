@@ -1,4 +1,4 @@
-//! The energy of a job, from what its nodes or the facility measure.
+//! The energy of a job, from sensors of its nodes or the facility.
 //!
 //! Power (gauges in W) is integrated by the trapezoidal rule, energy (counters in J) by its differences; both are cut at the job's edges and at every
 //! time at which the job's share changes. Holes add nothing; the result has the covered time.
@@ -17,20 +17,20 @@ use crate::query::Op;
 use crate::samples::{JoinedSample, JoinedSamples, NeighbourSamples};
 use crate::scale::Scale;
 
-/// J of a kWh.
+/// Joules of a kilowatt-hour.
 pub const J_PER_KWH: f64 = 3_600_000.0;
 
 /// Separates the patterns of a meter.
 const PLUS: &str = " + ";
 
-/// Which part of a shared node's energy belongs to a job.
+/// The part of a shared node's energy that belongs to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnergyShare {
-    /// The job's part of the cores allocated at the time.
+    /// The job's part of the allocated cores at each time.
     #[default]
     Cores,
-    /// The job's part of the CPU time that jobs used on the node during the job.
+    /// The job's part of the CPU time of all jobs on the node during the job.
     CpuTime,
     All,
 }
@@ -44,12 +44,12 @@ impl EnergyShare {
     pub fn rule(self) -> &'static str {
         match self {
             EnergyShare::Cores => {
-                "alone on a node a job has all of the node's energy; with others, at each moment the part that its cores are of the cores allocated to jobs there"
+                "a job that is alone on a node has all energy of the node; with other jobs it has, at each moment, its part of the cores that are allocated to jobs there"
             }
             EnergyShare::CpuTime => {
-                "alone on a node a job has all of the node's energy; with others, the part that its CPU time is of the CPU time that jobs used there in the job's time"
+                "a job that is alone on a node has all energy of the node; with other jobs it has its part of the CPU time that jobs used there during the job"
             }
-            EnergyShare::All => "a job has all of the energy of its nodes in its time, whatever other jobs were there",
+            EnergyShare::All => "a job has all energy of its nodes during the job, also with other jobs there",
         }
     }
 }
@@ -59,7 +59,7 @@ impl std::str::FromStr for EnergyShare {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|(name, _)| *name == text);
-        found.map(|(_, share)| *share).ok_or_else(|| format!("{text:?} is no share; write cores, cpu_time or all"))
+        found.map(|(_, share)| *share).ok_or_else(|| format!("{text:?} is not a share; write cores, cpu_time or all"))
     }
 }
 
@@ -112,8 +112,8 @@ pub struct EnergySource {
 impl EnergySource {
     /// Checks that the sensor measures power or energy.
     pub fn new(sensor: SensorInfo) -> Result<Self, String> {
-        let wanted = if sensor.kind == Kind::Gauge { "W" } else { "J" };
-        let convert = |from: &str| Unit::parse(from)?.to(&Unit::parse(wanted)?);
+        let base = if sensor.kind == Kind::Gauge { "W" } else { "J" };
+        let convert = |from: &str| Unit::parse(from)?.to(&Unit::parse(base)?);
         match convert(&sensor.unit) {
             Ok(conversion) => Ok(Self { to: conversion, sensor }),
             Err(_) => Err(format!(
@@ -280,7 +280,7 @@ fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The increase of a counter from `from` to `to`, as far as there are readings; `None` without any.
+/// The increase of a counter from `from` to `to`, as far as it has readings; `None` without readings.
 pub fn rise(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64) -> Result<Option<f64>, QueryError> {
     let reader = snapshot.open(&mut std::iter::once(SensorRange { sensor, from, to }))?;
     let mut deltas = DifferenceOp::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale));
@@ -296,8 +296,8 @@ pub fn rise(snapshot: &dyn ReadSnapshot, sensor: &SensorInfo, from: i64, to: i64
     Ok(sum.map(|sum| sum.total()))
 }
 
-/// The sensors that measure each of a job's nodes, in the order of [`JobScope::places`]: of the first meter that has any on that node. Also what is wrong
-/// with sensors that fit a meter and measure something else, as far as `problems` has room.
+/// The sensors that measure each of a job's nodes, in the order of [`JobScope::places`], with the index of their meter: the first one that has sensors
+/// on that node. Sensors of a meter that measure something else are added to `problems`, at most `problems_max`.
 pub fn sources(
     job: &JobScope,
     meters: &[EnergyMeter],
@@ -320,7 +320,7 @@ pub fn sources(
                     all[place].0 = Some(number);
                     all[place].1.push(source);
                 }
-                Err(why) if problems.len() < problems_max => problems.push(why),
+                Err(problem) if problems.len() < problems_max => problems.push(problem),
                 Err(_) => {}
             }
         }
@@ -358,7 +358,7 @@ mod tests {
         let counter = EnergySource::new(sensor("/n/energy", "kJ", Kind::Counter)).unwrap();
         let weights = ShareWeights::of_cores((10 * S + S / 2, 90 * S), 1, &[(20 * S, 30 * S, 1)]);
         let found = measure(&Fake(power), &gauge, &weights).unwrap();
-        // 9.5 s alone, 10 s halved, 20 s alone, until 59 s with the step within 49 to 50 s; 80 to 90 s.
+        // 9.5 s alone, 10 s halved, 20 s alone, to 59 s with the step between 49 and 50 s; 80 to 90 s.
         let exact = 100.0 * 9.5 + 50.0 * 10.0 + 100.0 * 19.0 + 150.0 + 200.0 * 9.0 + 200.0 * 10.0;
         assert_eq!((found.joules, found.covered_ns), (exact, 58 * S + S / 2));
         let found = measure(&Fake(energy), &counter, &weights).unwrap();

@@ -1,10 +1,10 @@
-//! Queries over jobs: where a job was, when, and which sensors are its own.
+//! Queries over jobs: the nodes and times of a job, and its sensors.
 //!
 //! - In: a job's records ([`JobScope::find`]); sensors, and a snapshot of readings.
-//! - Out: the sensors that are the job's ([`JobScope::retain`]), and the job's time on the node of each ([`JobScope::place`]).
-//! - Never: another job's sensors; a reading from before the job came to a node or after it left.
+//! - Out: the job's sensors ([`JobScope::retain`]), and its time on the node of each ([`JobScope::place`]).
+//! - Never: another job's sensors; a reading from before the job began on a node or after it ended.
 //!
-//! `scope.rs` says which sensors are a job's; `statistics.rs` and `energy.rs` read them.
+//! `scope.rs` selects a job's sensors; `statistics.rs` and `energy.rs` read them.
 
 pub mod energy;
 pub(crate) mod scope;
@@ -21,7 +21,7 @@ pub(crate) mod tests {
         Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
     };
 
-    /// Readings of whatever sensor, in chunks of seven.
+    /// The readings of every sensor, in chunks of seven.
     #[derive(Clone)]
     pub struct Fake(pub Vec<(i64, f64)>);
 

@@ -1,4 +1,4 @@
-//! Which sensors are a job's, and when.
+//! The sensors of a job, and its time on each node.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use wholegrain_model::JobRecord;
 use wholegrain_store::{JobRow, JobSearchResult, SensorInfo, Store, StoreError};
 
-/// The level below an agent's prefix that jobs' sensors are below.
+/// The level below an agent's prefix that contains the sensors of jobs.
 const JOB: &str = "job";
 /// The level above the number of a CPU.
 const CPU: &str = "cpu";
@@ -16,7 +16,7 @@ const CPU: &str = "cpu";
 pub struct Cpus(Box<[(u32, u32)]>);
 
 impl Cpus {
-    /// Reads a list (Linux: Documentation/admin-guide/cputopology.rst); `None` when it is none.
+    /// Parses a list (Linux: Documentation/admin-guide/cputopology.rst); `None` if it is invalid.
     pub fn parse(list: &str) -> Option<Self> {
         let ranges = list.split(',').map(str::trim).filter(|range| !range.is_empty()).map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -26,12 +26,10 @@ impl Cpus {
         ranges.collect::<Option<_>>().map(Self)
     }
 
-    /// Whether a CPU is among them.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&cpu))
     }
 
-    /// How many there are.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
     }
@@ -70,8 +68,8 @@ impl JobNode {
         }
     }
 
-    /// Whether a sensor of the node, given by its path below the prefix, belongs to the job: its own sensors, sensors of the CPUs that it may use, of its
-    /// allocated devices, and of the node as a whole. Unknown CPUs and devices exclude nothing.
+    /// Whether a sensor of the node, given by its path below the prefix, belongs to the job. The job has its own sensors, those of its CPUs and its
+    /// allocated devices, and those of the whole node. Unknown CPUs and devices exclude nothing.
     pub fn has(&self, below: &str) -> bool {
         if let Some(rest) = below.strip_prefix(JOB).and_then(|rest| rest.strip_prefix('/')) {
             return rest.split_once('/').is_some_and(|(level, _)| *level == *self.level);
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_jobs() {
+    fn sensors_of_a_job() {
         let record = |cpus: Option<&str>, devices: &[&str]| JobRecord {
             node: "n1".into(),
             prefix: "/s/n1".into(),

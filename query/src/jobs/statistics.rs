@@ -104,7 +104,7 @@ pub struct MetricStatistics {
     /// The path below the nodes' prefixes.
     pub metric: String,
     pub unit: String,
-    /// How many nodes have the sensor.
+    /// The number of nodes with the sensor.
     pub nodes: u64,
     /// Over all values of all nodes.
     #[serde(flatten)]
@@ -117,8 +117,8 @@ pub struct MetricStatistics {
     pub min_node: Option<String>,
     /// The node with the greatest mean.
     pub max_node: Option<String>,
-    /// The greatest mean of a node, divided by the mean of all nodes, minus 1: 0 is perfect balance, 1 is a node with twice the mean. `None` if the mean
-    /// is not above 0.
+    /// The greatest mean of a node divided by the mean of all nodes, minus 1: 0 is perfect balance, 1 is a node with twice the mean. `None` if the mean is
+    /// not positive.
     pub imbalance: Option<f64>,
 }
 
@@ -133,8 +133,8 @@ struct NodeTotals {
     greatest: Option<(f64, Box<str>)>,
 }
 
-/// Passes the statistics of each sensor to `take`, by path, until it returns false, and returns those over nodes. `snapshot` is not restricted to the job;
-/// `sensors` are the job's. The range is cut to the job's time on each node; `now` is the end of a running job.
+/// Passes the statistics of each sensor to `take`, by path, until it returns false, and returns those over nodes. `sensors` belong to the job; the range
+/// is cut to the job's time on each node, and `now` ends a running job.
 pub fn statistics<'a>(
     job: &'a JobScope,
     snapshot: &dyn ReadSnapshot,
@@ -147,7 +147,7 @@ pub fn statistics<'a>(
         sensors.iter().filter_map(|sensor| job.place(&sensor.path)).map(|(_, below)| below).collect();
     if metrics.len() > METRICS_MAX {
         return Err(QueryError::Invalid(format!(
-            "the patterns choose {} metrics, at most {METRICS_MAX} are taken; choose fewer",
+            "the patterns select {} metrics, at most {METRICS_MAX} are allowed; select fewer",
             metrics.len()
         )));
     }
@@ -210,7 +210,7 @@ impl NodeTotals {
     }
 }
 
-/// The values of one sensor in a range, and how much of it is covered, in ns.
+/// The statistics of one sensor in a range, and the covered time in ns.
 fn tally(reader: &dyn SnapshotReader, range: SensorRange<'_>) -> Result<(RunningStatistics, i64), QueryError> {
     let SensorRange { sensor, from, to } = range;
     let beside = NeighbourSamples::new(reader, sensor);
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tallies_merge_into_what_all_values_come_to() {
+    fn merged_statistics_equal_those_of_all_values() {
         let values: Vec<f64> = (0..1000).map(|at| 1e6 + (at * 37 % 101) as f64).collect();
         let mean = values.iter().sum::<f64>() / 1000.0;
         let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 1000.0).sqrt();

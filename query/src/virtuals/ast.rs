@@ -1,19 +1,18 @@
-//! The syntax tree of an expression; nodes have their place in the text.
+//! The syntax tree of an expression. Each node has its place in the text.
 
 use wholegrain_model::{Interval, Pattern};
 
 use crate::query::Agg;
 
-/// A place in the text: bytes from `start` (within) to `end` (not within).
+/// A range of bytes in the text; `end` is exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextSpan {
     pub start: usize,
-    /// Byte after the last.
     pub end: usize,
 }
 
 impl TextSpan {
-    /// Whether it holds nothing: the end of the text.
+    /// Whether the span is empty, as at the end of the text.
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
@@ -31,39 +30,37 @@ pub struct Expr {
 pub enum ExprNode {
     /// A constant: `3.6`, or with a unit `3.6[MJ]`.
     Number {
-        /// The number as written.
         value: f64,
-        /// Its unit, a UCUM code; 1 without one.
+        /// A UCUM code; `None` is 1.
         unit: Option<String>,
     },
     /// One sensor: `<power>`, `</lab/facility/chiller1/power>`.
     Sensor(Reference),
-    /// `sum(<…>)`, `sum(rate(<…>))`: what the values of all sensors that the reference chooses come to at one time. The first is that of the
-    /// sensor whose path comes first.
+    /// `sum(<…>)`, `sum(rate(<…>))`: the aggregate, at each time, over the sensors that the reference selects. `first` is the value of the sensor
+    /// whose path comes first.
     Over {
-        /// What they come to.
         agg: Agg,
-        /// What is done along time with each sensor before.
+        /// A function along time, applied to each sensor first.
         along: Option<Along>,
         reference: Reference,
     },
     Unary(Unary, Box<Expr>),
     /// `a + b`, `a < b`, `a and b`.
     Binary(Binary, Box<Expr>, Box<Expr>),
-    /// `if(condition, then, otherwise)`: only the branch that is taken matters.
+    /// `if(condition, then, otherwise)`: a gap in the other branch does not matter.
     If(Box<[Expr; 3]>),
-    /// `abs(a)`, `min(a, b, …)`, `clamp(a, least, greatest)`: at one time.
+    /// `abs(a)`, `min(a, b, …)`, `clamp(a, least, greatest)`: of values at one time.
     Call(Function, Vec<Expr>),
-    /// `rate(a)`, `moving_average(a, 5min)`: along time.
+    /// `rate(a)`, `moving_average(a, 5min)`.
     Along(Along, Box<Expr>),
 }
 
-/// Sensors, as the expression names them: beside the one that is defined, or with a leading `/` from the root.
+/// A reference to sensors: relative to the place of the defined sensor, or absolute with a leading `/`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
     /// As written, without the angle brackets.
     pub text: String,
-    /// What it chooses. For a template's relative reference with the template's wildcards in it, until the instance is known.
+    /// The absolute pattern. A relative reference of a template has the template's wildcards in it until the instance is known.
     pub pattern: Pattern,
 }
 
@@ -74,15 +71,15 @@ pub enum Unary {
     Not,
 }
 
-/// Operators with two operands. Comparisons and `and`, `or` give 1 or 0 of no unit.
+/// Operators with two operands. Comparisons, `and` and `or` give the number 1 or 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     Add,
     Subtract,
     Multiply,
-    /// `a / b`; nothing when `b` is 0.
+    /// `a / b`; a gap if `b` is 0.
     Divide,
-    /// `a ^ 2`: the exponent is a whole number written out.
+    /// `a ^ 2`: the exponent is a literal whole number.
     Power,
     Less,
     LessOrEqual,
@@ -98,10 +95,9 @@ pub enum Binary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Function {
     Abs,
-    /// The least of the operands.
     Min,
     Max,
-    /// The first operand, not below the second and not above the third.
+    /// The first operand, limited to the range from the second to the third.
     Clamp,
     Sqrt,
     /// e to the power of a number without unit.
@@ -113,12 +109,12 @@ pub enum Function {
 /// Functions along time, of one operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Along {
-    /// Increase per second: of a counter with its resets understood, of anything else the difference per second.
+    /// For counters the increase per second, resets handled; otherwise the difference per second.
     Rate,
-    /// Difference to the value before.
+    /// Difference to the previous value.
     Delta,
-    /// Area below it since the start of the hour, the day or whatever length is given.
+    /// Area below the values since the last multiple of the length since the epoch, such as the start of the hour.
     Integral(Interval),
-    /// What the values of so long before each time come to.
+    /// Aggregate of the values in a window that ends at each time.
     Moving(Agg, Interval),
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use wholegrain_model::pattern::glob;
 use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Kind, Pattern};
 use wholegrain_store::Store;
@@ -14,26 +13,27 @@ use super::definition_error::DefinitionError;
 use super::index::{InstanceIndex, SensorNames};
 use super::registry::{DefinitionRegistry, RegisteredDefinition, read};
 use super::{CheckedDefinition, Definition, INSTANCES_MAX, OPERANDS_MAX};
+use crate::nearest::nearest_pattern;
 
-/// The levels looked at for the name nearest to a wrong one.
-const LEVELS_LOOKED_AT: usize = 10_000;
-/// The places at which a level below a wildcard is looked for.
-const PLACES_LOOKED_AT: usize = 100;
+/// The most levels that are searched for the nearest name.
+const LEVELS_SEARCHED: usize = 10_000;
+/// The most places that are searched for a level below a wildcard.
+const PLACES_SEARCHED: usize = 100;
 /// The most names in one message.
 const NAMES_SHOWN: usize = 8;
 
-/// A requested change of the definitions.
+/// A requested change of definitions.
 #[derive(Debug, Clone, Default)]
 pub struct DefinitionChange {
-    /// New definitions; they replace those of the same path.
+    /// New definitions; each replaces the one with the same path.
     pub define: Vec<Definition>,
     /// Paths of definitions to remove.
     pub remove: Vec<String>,
-    /// Removes definitions even if others refer to them.
+    /// Also removes definitions to which others refer.
     pub force: bool,
 }
 
-/// The effect of a change, applied or only checked.
+/// The effect of a change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ChangeReport {
     /// Paths of new definitions.
@@ -42,11 +42,11 @@ pub struct ChangeReport {
     pub changed: Vec<String>,
     /// Paths of removed definitions.
     pub removed: Vec<String>,
-    /// How many definitions did not change.
+    /// The number of given definitions that equal the existing ones.
     pub unchanged: usize,
-    /// How many sensors the definitions named here make, by path.
+    /// Numbers of sensors of the new and changed definitions, by path.
     pub sensors: BTreeMap<String, usize>,
-    /// What is valid but may be a mistake.
+    /// Notes about valid definitions that may be mistakes.
     pub warnings: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn plan(
 ) -> Result<PlannedChange, Vec<DefinitionError>> {
     let mut changed = ChangeReport::default();
     let mut after: BTreeMap<String, Arc<CheckedDefinition>> =
-        registry.all.iter().map(|(path, written)| (path.clone(), written.checked.clone())).collect();
+        registry.all.iter().map(|(path, registered)| (path.clone(), registered.checked.clone())).collect();
     let (mut refused, mut set, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for path in change.remove {
         match after.remove(&path) {
@@ -83,10 +83,10 @@ pub(super) fn plan(
     for definition in change.define {
         let path = definition.path.clone();
         if !seen.insert(path.clone()) {
-            refused.push(DefinitionError::whole("it is defined twice in one change").of(&path));
+            refused.push(DefinitionError::whole("the change defines it twice").of(&path));
             continue;
         }
-        let before = registry.all.get(&path).map(|written| &written.checked.definition);
+        let before = registry.all.get(&path).map(|registered| &registered.checked.definition);
         if before == Some(&definition) && after.contains_key(&path) {
             changed.unchanged += 1;
             continue;
@@ -109,23 +109,22 @@ pub(super) fn plan(
     let new = DefinitionRegistry::of(after.into_values().collect()).map_err(|refused| vec![refused])?;
     let index = InstanceIndex::of(&new, names, store);
     let touched: Vec<&str> = changed.added.iter().chain(&changed.changed).map(String::as_str).collect();
-    let look = ChangeCheck { registry, new: &new, index: &index, store, touched: &touched, forced: change.force };
-    let warnings = look.at_all(&changed)?;
-    changed.warnings = warnings;
+    let check = ChangeCheck { registry, new: &new, index: &index, store, touched: &touched, forced: change.force };
+    changed.warnings = check.check_all(&changed)?;
     let counts = index.counts();
     changed.sensors = touched.iter().map(|path| ((*path).to_owned(), counts.get(path).copied().unwrap_or(0))).collect();
     Ok(PlannedChange { changed, set })
 }
 
 fn unknown(registry: &DefinitionRegistry, path: &str) -> DefinitionError {
-    let refused = DefinitionError::whole("there is no such definition").of(path);
+    let refused = DefinitionError::whole("this definition does not exist").of(path);
     match nearest(path, registry.all.keys().map(String::as_str)) {
         Some(near) => refused.help(format!("did you mean {near}?")),
         None => refused.help("`wholegrain config virtual list` lists them"),
     }
 }
 
-/// A change that is looked at.
+/// The validation of a change.
 struct ChangeCheck<'a> {
     registry: &'a DefinitionRegistry,
     new: &'a DefinitionRegistry,
@@ -136,54 +135,54 @@ struct ChangeCheck<'a> {
 }
 
 impl ChangeCheck<'_> {
-    /// Everything there is against it; the warnings, if nothing is.
-    fn at_all(&self, changed: &ChangeReport) -> Result<Vec<String>, Vec<DefinitionError>> {
+    /// Returns the warnings, or all errors.
+    fn check_all(&self, changed: &ChangeReport) -> Result<Vec<String>, Vec<DefinitionError>> {
         let mut refused = Vec::new();
         if !self.forced {
-            refused.extend(changed.removed.iter().filter_map(|path| self.needed(path)));
+            refused.extend(changed.removed.iter().filter_map(|path| self.check_removal(path)));
         }
-        if self.index.left_out > 0 {
-            let count = INSTANCES_MAX as u64 + self.index.left_out;
-            let message = format!("there would be at least {count} virtual sensors, at most {INSTANCES_MAX} are made");
+        if self.index.omitted > 0 {
+            let count = INSTANCES_MAX as u64 + self.index.omitted;
+            let message =
+                format!("there would be at least {count} virtual sensors, at most {INSTANCES_MAX} are allowed");
             return Err(vec![
                 DefinitionError::whole(message)
                     .of(self.touched.first().unwrap_or(&""))
                     .help("narrow the template's path"),
             ]);
         }
-        // What refers to something that changes is looked at again, and so on.
+        // Definitions that refer to a changed one, directly or not, are checked again.
         let mut again: BTreeSet<&str> = self.touched.iter().copied().collect();
         let mut warnings = Vec::new();
         for path in &self.new.order {
-            let written = &self.new.all[path.as_str()];
+            let registered = &self.new.all[path.as_str()];
             let is_touched = again.contains(path.as_str());
             let depends = || {
-                let made = |reference| self.new.making(reference).into_iter();
-                let mut made = written.references.iter().flat_map(made);
-                made.any(|made| again.contains(made.checked.definition.path.as_str()))
+                let mut operands = registered.references.iter().flat_map(|reference| self.new.makers_of(reference));
+                operands.any(|operand| again.contains(operand.checked.definition.path.as_str()))
             };
             if !is_touched && (again.is_empty() || !depends()) {
                 continue;
             }
             let own = self.touched.contains(&path.as_str());
             again.insert(path.as_str());
-            match self.at_one(written, own) {
+            match self.check_one(registered, own) {
                 Ok(found) if own => warnings.extend(found),
                 Ok(_) => {}
                 Err(error) if own => refused.push(error),
                 Err(error) => {
                     let because = self.touched.join(", ");
-                    refused.push(error.help(format!("it refers to what is changed: {because}")));
+                    refused.push(error.help(format!("it refers to the changed {because}")));
                 }
             }
         }
         if refused.is_empty() { Ok(warnings) } else { Err(refused) }
     }
 
-    /// Who needs a sensor that goes.
-    fn needed(&self, path: &str) -> Option<DefinitionError> {
+    /// The error if other definitions refer to a removed one.
+    fn check_removal(&self, path: &str) -> Option<DefinitionError> {
         let gone = &self.registry.all.get(path)?.path;
-        let mut users = self.new.needing(gone);
+        let mut users = self.new.referrers(gone);
         if users.is_empty() {
             return None;
         }
@@ -191,82 +190,56 @@ impl ChangeCheck<'_> {
         users.truncate(NAMES_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(
-            DefinitionError::whole(format!("others are computed from it: {}{more}", users.join(", ")))
+            DefinitionError::whole(format!("other definitions refer to it: {}{more}", users.join(", ")))
                 .of(path)
-                .help("remove those too, or force it: they have gaps then where it is missing"),
+                .help("remove them too, or force the removal: then they have gaps where it is missing"),
         )
     }
 
-    fn at_one(&self, written: &RegisteredDefinition, own: bool) -> Result<Vec<String>, DefinitionError> {
-        let definition = &written.checked.definition;
+    fn check_one(&self, registered: &RegisteredDefinition, own: bool) -> Result<Vec<String>, DefinitionError> {
+        let definition = &registered.checked.definition;
         let path = definition.path.as_str();
         let in_it = |refused: DefinitionError| refused.of(path);
         if own {
-            self.place(written).map_err(in_it)?;
+            self.place(registered).map_err(in_it)?;
         }
-        let warnings = check(definition, &written.checked.unit, &written.checked.expr, self).map_err(in_it)?;
+        let warnings = check(definition, &registered.checked.unit, &registered.checked.expr, self).map_err(in_it)?;
         if own
-            && written.is_template()
-            && !self.index.select(&written.path).any(|(_, made)| made.definition.definition.path == path)
+            && registered.is_template()
+            && !self.index.select(&registered.path).any(|(_, instance)| instance.definition.definition.path == path)
         {
-            let message = "the template makes no sensor: there is no place where all that it refers to is there";
-            return Err(in_it(DefinitionError::whole(message).help("`wholegrain sensors` lists what there is")));
+            let message = "the template makes no sensor: no place has all sensors to which it refers";
+            return Err(in_it(DefinitionError::whole(message).help("`wholegrain sensors` lists the sensors")));
         }
         Ok(warnings.into_iter().map(|warning| format!("{path}: {warning}")).collect())
     }
 
     /// Checks that no other sensor has the path.
-    fn place(&self, written: &RegisteredDefinition) -> Result<(), DefinitionError> {
-        let path = written.checked.definition.path.as_str();
-        if !written.is_template() {
+    fn place(&self, registered: &RegisteredDefinition) -> Result<(), DefinitionError> {
+        let path = registered.checked.definition.path.as_str();
+        if !registered.is_template() {
             let measured = self.store.sensor_id(path).and_then(|id| self.store.sensor(id));
             return measured.map_or(Ok(()), |info| {
                 let by = if info.agent.is_empty() { String::new() } else { format!(", by {}", info.agent) };
-                Err(DefinitionError::whole(format!("there is a sensor of this path that is measured{by}"))
-                    .help("choose another path"))
+                Err(DefinitionError::whole(format!("a measured sensor has this path{by}")).help("choose another path"))
             });
         }
         let other = self
             .new
-            .making(&written.path)
+            .makers_of(&registered.path)
             .into_iter()
             .find(|other| other.is_template() && other.checked.definition.path != path);
         other.map_or(Ok(()), |other| {
             let other = &other.checked.definition.path;
-            let message = format!("the template {other} would make sensors of the same paths");
+            let message = format!("the template {other} would make sensors with the same paths");
             Err(DefinitionError::whole(message)
-                .help("one sensor's own definition, without wildcards, may stand beside a template"))
+                .help("a definition of one sensor, without wildcards, takes precedence over a template and is allowed"))
         })
-    }
-
-    /// The path with its first unknown level replaced by the nearest known one. Below a wildcard only the first places are searched.
-    fn near(&self, path: &str) -> Option<String> {
-        let levels: Vec<&str> = path.split('/').skip(1).collect();
-        let mut places = vec![String::new()];
-        for (at, level) in levels.iter().enumerate() {
-            let below = |place: &String| {
-                let mut there = self.store.levels_below(place, LEVELS_LOOKED_AT / places.len());
-                there.extend(self.index.levels_below(place, LEVELS_LOOKED_AT / places.len()));
-                there.into_iter().map(|level| (place.clone(), level)).collect::<Vec<_>>()
-            };
-            let there: Vec<(String, String)> = places.iter().flat_map(below).collect();
-            let fits = |known: &str| if level.contains('*') { glob(level, known) } else { known == *level };
-            let next = there.iter().filter(|(_, known)| fits(known)).map(|(place, known)| format!("{place}/{known}"));
-            let next: Vec<String> = next.take(PLACES_LOOKED_AT).collect();
-            if next.is_empty() {
-                let near = nearest(level, there.iter().map(|(_, known)| known.as_str()))?;
-                let mut meant: Vec<&str> = levels.clone();
-                meant[at] = near;
-                return Some(format!("/{}", meant.join("/")));
-            }
-            places = next;
-        }
-        None
     }
 }
 
 impl KnownSensors for ChangeCheck<'_> {
-    fn chosen(&self, pattern: &Pattern) -> Vec<OperandInfo> {
+    fn selected(&self, pattern: &Pattern) -> Vec<OperandInfo> {
         let measured = self.store.sensors_most(pattern, OPERANDS_MAX + 1);
         let mut operands: Vec<OperandInfo> = measured
             .into_iter()
@@ -278,18 +251,23 @@ impl KnownSensors for ChangeCheck<'_> {
             unit: checked.definition.unit.clone(),
             kind: Kind::Gauge,
         };
-        operands
-            .extend(self.index.select(pattern).take(room).map(|(path, made)| computed(path.clone(), &made.definition)));
-        // Definitions that make none now may do so later: their units must fit too.
+        operands.extend(
+            self.index.select(pattern).take(room).map(|(path, instance)| computed(path.clone(), &instance.definition)),
+        );
+        // Templates without sensors can make some later: their units must match too.
         if !operands.is_empty() {
-            let made = self.new.making(pattern).into_iter().filter(|written| written.is_template());
-            operands.extend(made.map(|written| computed(written.path.as_str().into(), &written.checked)));
+            let templates = self.new.makers_of(pattern).into_iter().filter(|registered| registered.is_template());
+            operands.extend(templates.map(|registered| computed(registered.path.as_str().into(), &registered.checked)));
             operands.truncate(OPERANDS_MAX + 1);
         }
         operands
     }
 
     fn nearest(&self, pattern: &Pattern) -> Option<String> {
-        self.near(pattern.as_str())
+        nearest_pattern(pattern.as_str(), PLACES_SEARCHED, |place, places| {
+            let mut levels = self.store.levels_below(place, LEVELS_SEARCHED / places);
+            levels.extend(self.index.levels_below(place, LEVELS_SEARCHED / places));
+            levels
+        })
     }
 }

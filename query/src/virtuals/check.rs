@@ -1,7 +1,7 @@
-//! Whether an expression makes sense: every sensor is there, what is added is of one dimension, the result is what the definition says.
+//! Checks an expression: every sensor exists, operands of a sum have the same dimension, and the result has the dimension of the declared unit.
 //!
-//! Values are computed in the coherent SI units, so that W may be added to kW; not to J. Temperatures with a zero of their own (`Cel`) may be
-//! compared and subtracted, but not added up or multiplied by a number: 2 times 20 °C is no 40 °C.
+//! Values are computed in coherent SI units, so W and kW can be added, W and J cannot. Temperatures on a scale with its own zero (`Cel`) can be compared
+//! and subtracted, but not added or multiplied by a number: 2 times 20 °C is not 40 °C.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::definition_error::{DefinitionError, word};
 use super::{Definition, OPERANDS_MAX};
 use crate::query::Agg;
 
-/// A sensor as far as the check is concerned.
+/// The properties of a sensor that the check needs.
 #[derive(Debug, Clone)]
 pub(super) struct OperandInfo {
     pub path: Arc<str>,
@@ -20,32 +20,32 @@ pub(super) struct OperandInfo {
     pub kind: Kind,
 }
 
-/// What is known of the sensors that an expression refers to.
+/// Finds the sensors to which an expression refers.
 pub(super) trait KnownSensors {
-    /// What a reference chooses, at most [`OPERANDS_MAX`] and one.
-    fn chosen(&self, pattern: &Pattern) -> Vec<OperandInfo>;
-    /// A path near to one that is not there.
+    /// The sensors that a reference selects, at most [`OPERANDS_MAX`] and one.
+    fn selected(&self, pattern: &Pattern) -> Vec<OperandInfo>;
+    /// A similar path that exists.
     fn nearest(&self, pattern: &Pattern) -> Option<String>;
 }
 
-/// How a temperature's zero stands.
+/// The zero of a quantity. Temperatures can have another zero than 0 K.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ZeroPoint {
     Own,
-    /// `Cel`, `[degF]`: a place on a scale.
+    /// `Cel`, `[degF]`: a point on a scale.
     Scale,
     /// The difference of two of those.
     Difference,
 }
 
-/// What is known of a value before there is one.
+/// The dimension of a value, derived from the expression.
 #[derive(Debug, Clone)]
 struct Quantity {
     dimension: Dimension,
     zero: ZeroPoint,
-    /// How it is named in messages.
+    /// The unit in messages.
     unit: String,
-    /// A bare 0, which is 0 of everything.
+    /// A literal 0, which has every dimension.
     is_zero: bool,
 }
 
@@ -64,7 +64,7 @@ impl Quantity {
     }
 }
 
-/// Checks the expression of a definition. What it gives back are warnings.
+/// Checks the expression of a definition and returns warnings.
 pub(super) fn check(
     definition: &Definition,
     unit: &Unit,
@@ -76,38 +76,36 @@ pub(super) fn check(
     let found = check.quantity(expr)?;
     if found.dimension != unit.dimension() && !found.is_zero {
         let declared = Quantity { unit: unit.code().to_owned(), ..Quantity::of(unit.dimension()) };
-        let message = format!("the expression gives {}, the unit declared is {}", found.named(), declared.named());
+        let message = format!("the expression gives {}, the declared unit is {}", found.named(), declared.named());
         return Err(DefinitionError::at(text, expr.span, message));
     }
-    if let Some(factor) = hundredfold(expr, unit) {
+    if let Some(factor) = repeated_factor(expr, unit) {
         let message = format!(
-            "multiplied by {factor}, and 1 (a number) is {factor} {unit} already: it would be shown {factor} times too large"
+            "the expression multiplies by {factor}, but 1 (a number) is already {factor} {unit}: values would be {factor} times too large"
         );
-        let help = format!("leave the factor {factor} away; one that is meant so is written {factor}[1]");
+        let help = format!("remove the factor {factor}, or write {factor}[1] if it is meant");
         return Err(DefinitionError::at(text, expr.span, message).help(help));
     }
     if unit.has_offset() && found.zero == ZeroPoint::Difference {
-        let message = format!(
-            "the expression gives a difference of temperatures, which has no place on the scale of {}",
-            unit.code()
-        );
+        let message =
+            format!("the expression gives a difference of temperatures, which is not a temperature in {}", unit.code());
         return Err(DefinitionError::at(text, expr.span, message).help("declare the unit K"));
     }
     Ok(check.warnings)
 }
 
-/// The bare number by which an expression is multiplied when it is the very one that a unit of numbers (%, [ppth], [ppm], [ppb]) stands for:
-/// `100 * a / b` in % would be a hundred times too large.
-fn hundredfold(expr: &Expr, unit: &Unit) -> Option<f64> {
+/// A literal factor of the expression that equals the number of declared units (%, [ppth], [ppm], [ppb]) in 1: `100 * a / b` in % would be a hundred
+/// times too large.
+fn repeated_factor(expr: &Expr, unit: &Unit) -> Option<f64> {
     let in_one = 1.0 / unit.to_base().factor();
     if !unit.dimension().is_number() || in_one <= 1.0 {
         return None;
     }
-    let is_it = |value: f64| (value / in_one - 1.0).abs() < 1e-9;
+    let is_factor = |value: f64| (value / in_one - 1.0).abs() < 1e-9;
     let mut parts = vec![expr];
     while let Some(part) = parts.pop() {
         match &part.node {
-            ExprNode::Number { value, unit: None } if is_it(*value) => return Some(*value),
+            ExprNode::Number { value, unit: None } if is_factor(*value) => return Some(*value),
             ExprNode::Binary(Binary::Multiply, left, right) => parts.extend([left.as_ref(), right.as_ref()]),
             ExprNode::Binary(Binary::Divide, left, _) => parts.push(left.as_ref()),
             ExprNode::Unary(Unary::Minus, of) => parts.push(of.as_ref()),
@@ -129,7 +127,7 @@ impl ExpressionCheck<'_> {
         Err(DefinitionError::at(self.text, span, message))
     }
 
-    /// As deep as the tree is, which the parser bounds.
+    /// The recursion is as deep as the tree, which the parser bounds.
     fn quantity(&mut self, expr: &Expr) -> Result<Quantity, DefinitionError> {
         match &expr.node {
             ExprNode::Number { value, unit } => self.constant(*value, unit.as_deref(), expr.span),
@@ -158,7 +156,7 @@ impl ExpressionCheck<'_> {
             }
             ExprNode::Call(function, operands) => self.call(*function, operands),
             ExprNode::Along(along, operand) => {
-                // A counter is what these are made for.
+                // Rate and delta are meant for counters: no warning.
                 let of = match &operand.node {
                     ExprNode::Sensor(reference) => {
                         self.sensors(reference, operand.span, matches!(along, Along::Integral(_) | Along::Moving(..)))?
@@ -178,35 +176,31 @@ impl ExpressionCheck<'_> {
         }
     }
 
-    /// What the sensors of a reference have in common.
+    /// The quantity that the sensors of a reference share.
     fn sensors(&mut self, reference: &Reference, span: TextSpan, bare: bool) -> Result<Quantity, DefinitionError> {
-        let chosen = self.known.chosen(&reference.pattern);
-        let Some(first) = chosen.first() else { return Err(self.unknown(reference, span)) };
-        if chosen.len() > OPERANDS_MAX && !self.is_template {
-            let message = format!("<{}> chooses more than {OPERANDS_MAX} sensors", word(&reference.text));
+        let selected = self.known.selected(&reference.pattern);
+        let Some(first) = selected.first() else { return Err(self.unknown(reference, span)) };
+        if selected.len() > OPERANDS_MAX && !self.is_template {
+            let message = format!("<{}> selects more than {OPERANDS_MAX} sensors", word(&reference.text));
             return Err(DefinitionError::at(self.text, span, message)
-                .help("define a sensor for each part, such as the sum of a rack, and compute from those"));
+                .help("define virtual sensors for parts, such as the sum of a rack, and refer to them"));
         }
         let unit_of = |operand: &OperandInfo| {
             Unit::parse(&operand.unit).map_err(|error| {
-                DefinitionError::at(
-                    self.text,
-                    span,
-                    format!("the unit of {} is none that can be computed with: {error}", operand.path),
-                )
-                .help(format!("set it: wholegrain config sensor set {} --unit …", operand.path))
+                DefinitionError::at(self.text, span, format!("the unit of {} is invalid: {error}", operand.path))
+                    .help(format!("set it with `wholegrain config sensor set {} --unit …`", operand.path))
             })
         };
         let mut common = unit_of(first)?;
         let mut before = first;
-        for operand in &chosen[1..] {
+        for operand in &selected[1..] {
             if operand.unit == before.unit {
                 continue;
             }
             let unit = unit_of(operand)?;
             if unit.dimension() != common.dimension() {
                 let (one, other) = (quantity(&common), quantity(&unit));
-                let message = format!("<{}> chooses sensors of different dimensions", word(&reference.text));
+                let message = format!("<{}> selects sensors of different dimensions", word(&reference.text));
                 return Err(DefinitionError::at(self.text, span, message)
                     .help(format!("{} is in {}", first.path, one.named()))
                     .help(format!("{} is in {}", operand.path, other.named())));
@@ -216,12 +210,14 @@ impl ExpressionCheck<'_> {
             }
             before = operand;
         }
-        if let Some(counter) = chosen.iter().find(|operand| operand.kind == Kind::Counter).filter(|_| bare) {
-            let reset = "a running total says little by itself and falls when it restarts";
+        if let Some(counter) = selected.iter().find(|operand| operand.kind == Kind::Counter).filter(|_| bare) {
             let warning = DefinitionError::at(
                 self.text,
                 span,
-                format!("{} is a counter; {reset}: rate(…) or delta(…)?", counter.path),
+                format!(
+                    "{} is a counter, whose running total falls when it restarts; did you mean rate(…) or delta(…)?",
+                    counter.path
+                ),
             );
             self.warnings.push(warning.to_string());
         }
@@ -231,7 +227,7 @@ impl ExpressionCheck<'_> {
     fn unknown(&self, reference: &Reference, span: TextSpan) -> DefinitionError {
         let pattern = &reference.pattern;
         let message = if pattern.is_literal() {
-            format!("there is no sensor {pattern}")
+            format!("the sensor {pattern} does not exist")
         } else {
             format!("no sensor matches {pattern}")
         };
@@ -252,11 +248,11 @@ impl ExpressionCheck<'_> {
 
     fn no_sum(&self, of: &Quantity, span: TextSpan) -> DefinitionError {
         let message = format!("temperatures in {} cannot be added up: their zero is not 0", of.unit);
-        DefinitionError::at(self.text, span, message).help("take their mean, or a difference: <a> - <b>")
+        DefinitionError::at(self.text, span, message).help("use their mean, or a difference: <a> - <b>")
     }
 
     fn along(&self, along: Along, of: Quantity, span: TextSpan) -> Result<Quantity, DefinitionError> {
-        let beyond = || DefinitionError::at(self.text, span, "the exponents of its unit grow beyond what is kept");
+        let beyond = || DefinitionError::at(self.text, span, "the exponents of its unit are too large");
         let difference = if of.zero == ZeroPoint::Scale { ZeroPoint::Difference } else { of.zero };
         Ok(match along {
             Along::Rate => Quantity::of(of.dimension.over(Dimension::TIME).ok_or_else(beyond)?),
@@ -271,11 +267,11 @@ impl ExpressionCheck<'_> {
         if of.dimension.is_number() {
             return Ok(Quantity::number());
         }
-        self.refuse(operand.span, format!("{what} takes a number without dimension, this is {}", of.named()))
+        self.refuse(operand.span, format!("{what} requires a number without dimension, found {}", of.named()))
     }
 
     fn truth(&mut self, operand: &Expr, what: &str) -> Result<Quantity, DefinitionError> {
-        self.number(operand, what).map_err(|refused| refused.help("compare it with something: <a> > 5[W]"))
+        self.number(operand, what).map_err(|refused| refused.help("write a comparison: <a> > 5[W]"))
     }
 
     fn call(&mut self, function: Function, operands: &[Expr]) -> Result<Quantity, DefinitionError> {
@@ -287,7 +283,7 @@ impl ExpressionCheck<'_> {
                 let of = self.quantity(&operands[0])?;
                 match of.dimension.root(2) {
                     Some(root) => Ok(Quantity::of(root)),
-                    None => self.refuse(operands[0].span, format!("there is no square root of {}", of.named())),
+                    None => self.refuse(operands[0].span, format!("{} has no square root", of.named())),
                 }
             }
             Function::Min | Function::Max | Function::Clamp => {
@@ -306,9 +302,9 @@ impl ExpressionCheck<'_> {
         }
     }
 
-    /// Two that must be of one dimension.
+    /// Checks two operands that must have the same dimension.
     fn alike(&self, one: Quantity, other: Quantity, what: &str, span: TextSpan) -> Result<Quantity, DefinitionError> {
-        // 0 °C is not 0 K: which is meant must be said.
+        // 0 °C is not 0 K: a temperature needs a zero with a unit.
         let is_free = |zero: &Quantity, of: &Quantity| zero.is_zero && of.zero != ZeroPoint::Scale;
         if is_free(&other, &one) {
             return Ok(Quantity { is_zero: one.is_zero && other.is_zero, ..one });
@@ -320,7 +316,7 @@ impl ExpressionCheck<'_> {
             let refused = DefinitionError::at(self.text, span, format!("{what} {} and {}", one.named(), other.named()));
             let constant = [&one, &other].into_iter().find(|of| !of.dimension.is_number()).map(|of| &of.unit);
             return Err(match constant.filter(|_| one.dimension.is_number() || other.dimension.is_number()) {
-                Some(unit) => refused.help(format!("a constant's unit stands in brackets: 5[{unit}]")),
+                Some(unit) => refused.help(format!("write the unit of a constant in brackets: 5[{unit}]")),
                 None => refused,
             });
         }
@@ -356,11 +352,14 @@ impl ExpressionCheck<'_> {
                 let of = self.quantity(left)?;
                 let exponent = if let ExprNode::Number { value, .. } = right.node { value as i32 } else { 1 };
                 if of.zero == ZeroPoint::Scale {
-                    return self.refuse(left.span, format!("no power is taken of a temperature in {}", of.unit));
+                    return self.refuse(
+                        left.span,
+                        format!("a temperature in {} cannot be raised to a power: its zero is not 0", of.unit),
+                    );
                 }
                 match of.dimension.power(exponent) {
                     Some(power) => Ok(Quantity::of(power)),
-                    None => self.refuse(span, "the exponents of its unit grow beyond what is kept"),
+                    None => self.refuse(span, "the exponents of its unit are too large"),
                 }
             }
             _ => {
@@ -387,7 +386,7 @@ impl ExpressionCheck<'_> {
                 (ZeroPoint::Scale, _) => ZeroPoint::Scale,
                 (_, ZeroPoint::Scale) if is_sum => ZeroPoint::Scale,
                 (ZeroPoint::Difference, ZeroPoint::Scale) => {
-                    return self.refuse(span, "a temperature is taken from a difference of temperatures");
+                    return self.refuse(span, "a temperature cannot be subtracted from a difference of temperatures");
                 }
                 (_, ZeroPoint::Scale) => ZeroPoint::Difference,
                 (ZeroPoint::Difference, _) | (_, ZeroPoint::Difference) => ZeroPoint::Difference,
@@ -411,8 +410,10 @@ impl ExpressionCheck<'_> {
         let (one, other) = (self.quantity(left)?, self.quantity(right)?);
         for (scale, by, place) in [(&one, &other, left.span), (&other, &one, right.span)] {
             if scale.zero == ZeroPoint::Scale && by.dimension.is_number() {
-                let message =
-                    format!("a temperature in {} is multiplied or divided by a number: its zero is not 0", scale.unit);
+                let message = format!(
+                    "a temperature in {} cannot be multiplied or divided by a number: its zero is not 0",
+                    scale.unit
+                );
                 return Err(DefinitionError::at(self.text, place, message)
                     .help(format!("subtract a temperature first: <a> - 0[{}]", scale.unit)));
             }
@@ -422,9 +423,9 @@ impl ExpressionCheck<'_> {
             _ => one.dimension.over(other.dimension),
         };
         let Some(dimension) = dimension else {
-            return self.refuse(span, "the exponents of its unit grow beyond what is kept");
+            return self.refuse(span, "the exponents of its unit are too large");
         };
-        // 2 W is still W: the unit that a person knows is named in messages.
+        // 2 W is still in W: messages keep the unit that the user knows.
         if other.dimension.is_number() && other.unit == "1" {
             return Ok(Quantity { is_zero: one.is_zero, ..one });
         }

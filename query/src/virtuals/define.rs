@@ -1,4 +1,4 @@
-//! Checked definitions, and the virtual sensors that they make.
+//! Checked definitions, and their virtual sensors.
 
 use std::sync::Arc;
 
@@ -11,36 +11,35 @@ use super::ast::{Expr, ExprNode, Reference};
 
 /// The most direct operands of one virtual sensor.
 pub const OPERANDS_MAX: usize = 10_000;
-/// The most sensors that all templates together make.
+/// The most virtual sensors of all definitions together.
 pub const INSTANCES_MAX: usize = 1_000_000;
 
 /// A definition with its parsed expression.
 #[derive(Debug, Clone)]
 pub struct CheckedDefinition {
-    /// As a person wrote it.
     pub definition: Definition,
-    /// Its expression. References are as written: [`VirtualSensor::expr`] has those of one sensor.
+    /// References are relative as written; [`VirtualSensor::expr`] has absolute ones.
     pub expr: Expr,
     pub unit: Unit,
-    /// Number of the change in the registry that set it: a new number invalidates cached results.
+    /// The number of the change in the registry that set it.
     pub number: u64,
 }
 
-/// A virtual sensor that a definition makes.
+/// One virtual sensor of a definition.
 #[derive(Debug, Clone)]
 pub struct VirtualSensor {
-    /// The sensor's properties: [`wholegrain_store::SensorId::is_computed`], floats of the definition's unit.
+    /// Its id is computed ([`wholegrain_store::SensorId::is_computed`]); its values are floats in the definition's unit.
     pub info: SensorInfo,
     pub definition: Arc<CheckedDefinition>,
 }
 
 impl VirtualSensor {
-    /// The sensors that a reference of the definition means for this one.
+    /// The absolute pattern of a reference.
     pub fn pattern(&self, reference: &Reference) -> Result<Pattern, PatternError> {
         absolute(&self.info.path, &reference.text)
     }
 
-    /// The expression with every reference absolute.
+    /// The expression with absolute references.
     pub fn expr(&self) -> Result<Expr, PatternError> {
         let mut expr = self.definition.expr.clone();
         each_reference_mut(&mut expr, &mut |reference| {
@@ -53,33 +52,34 @@ impl VirtualSensor {
 
 /// Finds the operands of virtual sensors.
 pub trait SensorLookup: Send + Sync {
-    /// The sensors, measured and virtual, that a pattern chooses, sorted by path; no more than [`OPERANDS_MAX`] and one.
+    /// The measured and virtual sensors that a pattern selects, sorted by path, at most [`OPERANDS_MAX`] and one.
     fn sensors(&self, pattern: &Pattern) -> Vec<SensorInfo>;
 
-    /// The virtual sensor behind a computed one; `None` for a measured one.
+    /// The definition of a virtual sensor; `None` for a measured one.
     fn instance(&self, sensor: &SensorInfo) -> Option<Arc<VirtualSensor>>;
 }
 
-/// What `text` chooses, written in the definition of `path`: beside it, or with leading `../` beside what it is below.
+/// The absolute pattern of a reference in the definition of `path`. A relative reference starts at the place of `path`; each leading `../` goes one
+/// level up.
 pub fn absolute(path: &str, text: &str) -> Result<Pattern, PatternError> {
     if text.starts_with('/') {
         return Pattern::new(text);
     }
     let (mut place, mut rest) = (path.rsplit_once('/').map_or("", |(place, _)| place), text);
     while let Some(below) = rest.strip_prefix("../") {
-        // Above the root there is nothing: the `..` that is left over is refused as such.
+        // The pattern refuses a `..` that would go above the root.
         let Some((above, _)) = place.rsplit_once('/') else { break };
         (place, rest) = (above, below);
     }
     Pattern::new(format!("{place}/{rest}"))
 }
 
-/// Whether a reference is to something beside the sensor that is defined, or below there.
+/// Whether a reference selects sensors at the place of the defined sensor or below.
 pub(super) fn beside(text: &str) -> bool {
     !text.starts_with('/') && text != ".." && !text.starts_with("../")
 }
 
-/// Every reference of an expression, in the order in which they stand there.
+/// Calls `see` with every reference of an expression, in order.
 pub fn each_reference<'a>(expr: &'a Expr, see: &mut dyn FnMut(&'a Reference, &'a Expr)) {
     match &expr.node {
         ExprNode::Number { .. } => {}
@@ -94,7 +94,7 @@ pub fn each_reference<'a>(expr: &'a Expr, see: &mut dyn FnMut(&'a Reference, &'a
     }
 }
 
-/// The same, to change them.
+/// As [`each_reference`], to change references.
 fn each_reference_mut<E>(expr: &mut Expr, change: &mut dyn FnMut(&mut Reference) -> Result<(), E>) -> Result<(), E> {
     match &mut expr.node {
         ExprNode::Number { .. } => Ok(()),

@@ -4,18 +4,18 @@ use std::fmt;
 
 use super::ast::TextSpan;
 
-/// The most characters of a text that are shown around the place.
+/// The most characters of a line that a message shows.
 const SHOWN_MAX: usize = 100;
-/// The most characters of one name or number that a message repeats.
+/// The most characters of a name or number in a message.
 const WORD_MAX: usize = 60;
 
-/// An error in a definition. Displays the message, the line of the text with the place marked below it, and help.
+/// An error in a definition. `Display` writes the message, the line of the text with the place marked below it, and help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefinitionError {
     pub message: String,
     /// The text and the place in it; `None` if the error is about the whole definition.
     pub at: Option<(String, TextSpan)>,
-    /// Lines that say what to do.
+    /// Advice, line by line.
     pub help: Vec<String>,
     /// Path of the definition; empty for an expression alone.
     pub path: String,
@@ -46,7 +46,7 @@ impl DefinitionError {
         self
     }
 
-    /// The place marked: the line and the marks below it.
+    /// The line of the text, and the marks below it.
     fn marked(&self) -> Option<(String, String)> {
         let (text, span) = self.at.as_ref()?;
         let start = floor(text, span.start);
@@ -55,7 +55,7 @@ impl DefinitionError {
         let end = floor(text, span.end).clamp(start, line_end);
         let line: Vec<char> = text[line_start..line_end].chars().collect();
         let (before, marks) = (text[line_start..start].chars().count(), text[start..end].chars().count());
-        // Of a long line what stands around the place.
+        // A long line is cut around the place.
         let first = if before + marks.min(SHOWN_MAX / 2) <= SHOWN_MAX { 0 } else { before - SHOWN_MAX / 2 };
         let last = line.len().min(first + SHOWN_MAX);
         let shown: String = line[first..last].iter().map(|c| if c.is_control() { ' ' } else { *c }).collect();
@@ -66,12 +66,12 @@ impl DefinitionError {
     }
 }
 
-/// The start of the character in which a byte is.
+/// The start of the character that contains a byte.
 fn floor(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// A word for a message: short, and on one line.
+/// Shortens a word to one line for a message.
 pub(super) fn word(text: &str) -> String {
     let mut shown: String = text.chars().take(WORD_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if shown.len() < text.len() {

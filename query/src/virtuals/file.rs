@@ -1,4 +1,4 @@
-//! Files of definitions: kept under version control and applied; and the library of those that come with Wholegrain.
+//! Files of definitions, and the library of definitions that Wholegrain includes.
 
 use std::collections::BTreeMap;
 
@@ -24,46 +24,43 @@ pub const LIBRARY: &[(&str, &str)] = &[
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DefinitionFile {
-    /// What they are, and for a file of the library below what they belong.
+    /// Describes the definitions; in the library also the place where they belong.
     #[serde(default)]
     pub about: String,
-    /// What stands in braces in the definitions, `{power}`, unless something else is given for it.
+    /// Default values of parameters, which definitions contain in braces: `{power}`.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
     #[serde(default, rename = "virtual")]
     pub definitions: Vec<WrittenDefinition>,
 }
 
-/// A definition in a file. A path that does not begin with `/` is below the place at which the file is applied.
+/// A definition in a file. A path without a leading `/` is relative to the place where the file is applied.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenDefinition {
     pub path: String,
-    /// What it is computed by.
     pub expression: String,
     pub unit: String,
     #[serde(default)]
     pub description: String,
     #[serde(default)]
     pub interval: Option<Interval>,
-    /// What is interpolated over.
     #[serde(default)]
     pub bridge: Option<Interval>,
-    /// What becomes of times at which operands are missing.
     #[serde(default)]
     pub missing: MissingOperands,
-    /// What must stand in the source's configuration for the operands to be there, for people.
+    /// Settings of the source that provide the operands, for people.
     #[serde(default)]
     pub events: Vec<String>,
 }
 
 impl DefinitionFile {
-    /// Reads a file; `name` is for messages.
+    /// Parses a file; messages contain `name`.
     pub fn read(name: &str, text: &str) -> Result<Self, String> {
         Document::new(name, text).parse().map_err(|error| error.to_string())
     }
 
-    /// A file of the library.
+    /// Parses a file of the library.
     pub fn of_library(name: &str) -> Result<Self, String> {
         let found = LIBRARY.iter().find(|(known, _)| *known == name);
         let Some((_, text)) = found else {
@@ -73,7 +70,7 @@ impl DefinitionFile {
         Self::read(&format!("{name}.toml"), text)
     }
 
-    /// The definitions with their places: relative paths below `at`, parameters replaced.
+    /// The definitions with paths relative to `at` and parameters replaced.
     pub fn placed(&self, at: Option<&str>, set: &[(String, String)]) -> Result<Vec<Definition>, String> {
         let mut parameters = self.parameters.clone();
         for (name, value) in set {
@@ -87,25 +84,23 @@ impl DefinitionFile {
             parameters.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
         };
         let place = at.map(|at| at.trim_end_matches('/'));
-        let definition = |written: &WrittenDefinition| {
-            let path = match (written.path.starts_with('/'), place) {
-                (true, _) => filled(&written.path),
-                (false, Some(place)) => format!("{place}/{}", filled(&written.path)),
+        let definition = |entry: &WrittenDefinition| {
+            let path = match (entry.path.starts_with('/'), place) {
+                (true, _) => filled(&entry.path),
+                (false, Some(place)) => format!("{place}/{}", filled(&entry.path)),
                 (false, None) => {
-                    let path = &written.path;
-                    return Err(format!(
-                        "the path {path} is relative: name the place that it is below, such as /lab/*"
-                    ));
+                    let path = &entry.path;
+                    return Err(format!("the path {path} is relative: give the place above it, such as /lab/*"));
                 }
             };
             Ok(Definition {
                 path,
-                expression: filled(&written.expression),
-                unit: written.unit.clone(),
-                description: written.description.clone(),
-                interval: written.interval,
-                bridge: written.bridge,
-                missing: written.missing,
+                expression: filled(&entry.expression),
+                unit: entry.unit.clone(),
+                description: entry.description.clone(),
+                interval: entry.interval,
+                bridge: entry.bridge,
+                missing: entry.missing,
             })
         };
         self.definitions.iter().map(definition).collect()

@@ -1,7 +1,6 @@
-//! The virtual sensors there are: those defined by name, and those that templates make of the sensors there are.
+//! The index of virtual sensors: those defined by name, and those that templates make from existing sensors.
 //!
-//! A sensor that is new is looked up by the last level of its path, so that it costs time only where a template refers to a sensor of that
-//! name; nothing is looked at twice. What is kept for each sensor of the store is its number under its name.
+//! A new sensor is looked up by the last level of its path: only sensors to whose name a template refers cost time, and each is looked up once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -19,15 +18,15 @@ use super::{CheckedDefinition, INSTANCES_MAX, each_reference};
 pub(super) struct SensorNames {
     paths: Vec<Arc<str>>,
     by_name: HashMap<Box<str>, Vec<u32>>,
-    /// What [`Store::sensor_numbers`] was when they were taken.
+    /// [`Store::sensor_numbers`] at the last update.
     numbers: (usize, usize),
 }
 
 impl SensorNames {
-    /// Takes what is new in the store; the index of the first that is.
+    /// Adds new sensors of the store and returns the index of the first one.
     pub fn extend(&mut self, store: &Store) -> usize {
         let first = self.paths.len();
-        // Sensors that come in between are taken in twice, which does no harm, and not missed.
+        // A sensor that is registered in between is added twice, which is harmless; none is missed.
         let (from, numbers) = (self.numbers.0, store.sensor_numbers());
         self.numbers = numbers;
         for path in store.sensor_paths_from(from) {
@@ -42,13 +41,13 @@ impl SensorNames {
         first
     }
 
-    /// Whether they are all there are now.
-    pub fn are_current(&self, store: &Store) -> bool {
+    /// Whether the store has no new or removed sensors.
+    pub fn are_up_to_date(&self, store: &Store) -> bool {
         self.numbers == store.sensor_numbers()
     }
 
-    /// Whether some of them have been forgotten since.
-    pub fn have_gone(&self, store: &Store) -> bool {
+    /// Whether the store has removed sensors since the last update.
+    pub fn have_removed(&self, store: &Store) -> bool {
         let (next, held) = store.sensor_numbers();
         next.saturating_sub(held) != self.numbers.0 - self.numbers.1
     }
@@ -61,30 +60,30 @@ impl SensorNames {
 #[derive(Clone)]
 pub(super) struct IndexedSensor {
     pub definition: Arc<CheckedDefinition>,
-    /// Its number among those made.
     pub number: u32,
 }
 
-/// A reference of a template whose sensors can be new places for it.
+/// A reference of a template: a new sensor that it matches can complete a place.
 struct TemplateTrigger {
     pattern: Pattern,
     template: usize,
-    /// The levels of the place, when they are always as many; else how many the reference has.
     levels: TriggerLevels,
 }
 
 #[derive(Clone, Copy)]
 enum TriggerLevels {
+    /// The place has this number of levels.
     OfPlace(usize),
+    /// The path of the sensor has this number of levels below the place.
     OfReference(usize),
 }
 
-/// A template, and what must be beside each of its sensors.
+/// A template with the relative references that each of its places must have.
 struct Template {
     checked: Arc<CheckedDefinition>,
     name: String,
     path: Pattern,
-    wanted: Vec<String>,
+    required: Vec<String>,
 }
 
 #[derive(Default)]
@@ -96,8 +95,8 @@ pub(super) struct InstanceIndex {
     /// Triggers whose last level has a wildcard.
     anywhere: Vec<usize>,
     next: u32,
-    /// Sensors that were not made because there are [`INSTANCES_MAX`].
-    pub left_out: u64,
+    /// The number of sensors beyond [`INSTANCES_MAX`].
+    pub omitted: u64,
 }
 
 fn name_of(path: &str) -> &str {
@@ -105,17 +104,17 @@ fn name_of(path: &str) -> &str {
 }
 
 impl InstanceIndex {
-    /// What a registry makes of the sensors there are.
+    /// Builds the index of a registry's definitions over the existing sensors.
     pub fn of(registry: &DefinitionRegistry, names: &SensorNames, store: &Store) -> Self {
         let mut index = Self::default();
-        for written in registry.all.values() {
-            if written.is_template() {
-                index.add_template(&written.checked, &written.path);
+        for registered in registry.all.values() {
+            if registered.is_template() {
+                index.add_template(&registered.checked, &registered.path);
             } else {
-                index.insert(written.path.as_str().into(), &written.checked);
+                index.insert(registered.path.as_str().into(), &registered.checked);
             }
         }
-        // Virtual sensors can be what a template refers to: those made so far, then each as it is made.
+        // Templates can refer to virtual sensors: each is looked up when it is added.
         let mut todo: Vec<Arc<str>> = index.by_path.keys().cloned().collect();
         for at in 0..index.triggers.len() {
             let trigger = &index.triggers[at];
@@ -137,10 +136,10 @@ impl InstanceIndex {
         index
     }
 
-    /// Takes the sensors from number `first` on, which are new.
+    /// Adds the new sensors from number `first` on.
     pub fn extend(&mut self, names: &SensorNames, first: usize, store: &Store) {
         for path in &names.paths[first..] {
-            // What is measured now is not computed any more.
+            // A measured sensor replaces a virtual one.
             self.by_path.remove(path);
             self.follow(vec![path.clone()], store);
         }
@@ -161,12 +160,12 @@ impl InstanceIndex {
         let template = self.templates.len();
         let place_levels = place.split('/').skip(1).count();
         let runs = place.split('/').any(|level| level == "**");
-        let mut wanted: Vec<String> = Vec::new();
+        let mut required: Vec<String> = Vec::new();
         each_reference(&checked.expr, &mut |reference, _| {
-            if !beside(&reference.text) || wanted.contains(&reference.text) {
+            if !beside(&reference.text) || required.contains(&reference.text) {
                 return;
             }
-            wanted.push(reference.text.clone());
+            required.push(reference.text.clone());
             let levels = if !runs {
                 TriggerLevels::OfPlace(place_levels)
             } else if !reference.text.contains("**") {
@@ -183,10 +182,10 @@ impl InstanceIndex {
                 self.by_name.entry(last.to_owned()).or_default().push(at);
             }
         });
-        self.templates.push(Template { checked: checked.clone(), name: name.to_owned(), path: path.clone(), wanted });
+        self.templates.push(Template { checked: checked.clone(), name: name.to_owned(), path: path.clone(), required });
     }
 
-    /// Makes the sensor of a template at the place where `path` is, if everything else is there too; its path when it is new.
+    /// Adds the sensor of a template at the place of `path`, if all its references exist. Returns its path if it is new.
     fn try_place(&mut self, trigger: usize, path: &str, store: &Store) -> Option<Arc<str>> {
         let TemplateTrigger { template, levels, .. } = self.triggers[trigger];
         let template = &self.templates[template];
@@ -195,14 +194,14 @@ impl InstanceIndex {
         if self.by_path.contains_key(own.as_str()) || !template.path.matches(&own) || store.sensor_id(&own).is_some() {
             return None;
         }
-        if !template.wanted.iter().all(|wanted| self.is_there(&format!("{place}/{wanted}"), store)) {
+        if !template.required.iter().all(|required| self.exists(&format!("{place}/{required}"), store)) {
             return None;
         }
         let (own, checked): (Arc<str>, _) = (own.into(), template.checked.clone());
         self.insert(own.clone(), &checked).then_some(own)
     }
 
-    fn is_there(&self, path: &str, store: &Store) -> bool {
+    fn exists(&self, path: &str, store: &Store) -> bool {
         if !path.contains('*') {
             return store.sensor_id(path).is_some() || self.by_path.contains_key(path);
         }
@@ -212,7 +211,7 @@ impl InstanceIndex {
 
     fn insert(&mut self, path: Arc<str>, definition: &Arc<CheckedDefinition>) -> bool {
         if self.by_path.len() >= INSTANCES_MAX {
-            self.left_out += 1;
+            self.omitted += 1;
             return false;
         }
         self.by_path.insert(path, IndexedSensor { definition: definition.clone(), number: self.next });
@@ -220,7 +219,7 @@ impl InstanceIndex {
         true
     }
 
-    /// Those that a pattern chooses, sorted by path.
+    /// The virtual sensors that a pattern selects, sorted by path.
     pub fn select<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = (&'a Arc<str>, &'a IndexedSensor)> {
         let prefix = pattern.literal_prefix();
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
@@ -236,16 +235,16 @@ impl InstanceIndex {
         self.by_path.len()
     }
 
-    /// How many sensors each definition makes, by the definition's path.
+    /// The number of sensors of each definition, by its path.
     pub fn counts(&self) -> HashMap<&str, usize> {
         let mut counts = HashMap::new();
         self.by_path
             .values()
-            .for_each(|made| *counts.entry(made.definition.definition.path.as_str()).or_default() += 1);
+            .for_each(|instance| *counts.entry(instance.definition.definition.path.as_str()).or_default() += 1);
         counts
     }
 
-    /// The names of the levels below a place, for suggestions.
+    /// The names of levels directly below a place, from its first `most` sensors.
     pub fn levels_below(&self, place: &str, most: usize) -> Vec<String> {
         let prefix = format!("{place}/");
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
@@ -257,7 +256,7 @@ impl InstanceIndex {
     }
 }
 
-/// The place of a template's sensor, of which `path` is an operand.
+/// The place at which the sensor `path` is an operand.
 fn place_of(path: &str, levels: TriggerLevels) -> Option<&str> {
     let slashes = path.match_indices('/').map(|(at, _)| at);
     match levels {

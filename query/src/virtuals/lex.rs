@@ -1,5 +1,5 @@
-//! Numbers, names, operators and references, one after the other. Which of them `<` begins is known to the parser only: where an operand is
-//! wanted it opens a reference, after one it compares.
+//! Reads numbers, names, operators and references. Only the parser knows the meaning of `<`: before an operand it opens a reference, after one it
+//! compares.
 
 use wholegrain_model::Interval;
 
@@ -12,13 +12,12 @@ pub(super) struct Lexer<'a> {
     pub at: usize,
 }
 
-/// A number, as it begins.
 pub(super) enum Numeral {
     Number(f64, Option<String>),
     Length(Interval),
 }
 
-/// The operators; those that begin others stand after them.
+/// The operators; each stands after those that begin with it.
 const OPERATORS: &[(&str, Binary)] = &[
     ("<=", Binary::LessOrEqual),
     (">=", Binary::GreaterOrEqual),
@@ -32,13 +31,13 @@ const OPERATORS: &[(&str, Binary)] = &[
     ("/", Binary::Divide),
     ("^", Binary::Power),
 ];
-/// What other languages write.
+/// Operators of other languages, with advice.
 const FOREIGN: &[(&str, &str)] = &[
     ("**", "write ^ for a power"),
     ("&&", "write and"),
     ("||", "write or"),
     ("=", "write == to compare"),
-    ("%", "hundredths are written 5[%]; a remainder there is none"),
+    ("%", "write per cent as 5[%]; there is no remainder operator"),
     ("?", "write if(condition, then, otherwise)"),
 ];
 
@@ -63,7 +62,7 @@ impl<'a> Lexer<'a> {
         there
     }
 
-    /// What stands at the place, for a message.
+    /// The text at the current place, for a message.
     pub fn found(&mut self) -> (String, TextSpan) {
         self.skip_blank();
         let rest = self.rest();
@@ -79,7 +78,7 @@ impl<'a> Lexer<'a> {
         Err(DefinitionError::at(self.text, span, message))
     }
 
-    /// The name that is next, if one is: letters, digits, `_`.
+    /// The next name, if there is one: letters, digits, `_`. It is not taken.
     pub fn name(&mut self) -> Option<(&'a str, TextSpan)> {
         self.skip_blank();
         let rest = self.rest();
@@ -88,7 +87,7 @@ impl<'a> Lexer<'a> {
         Some((&rest[..length], TextSpan { start: self.at, end: self.at + length }))
     }
 
-    /// The operator that is next, if one is; it is not taken.
+    /// The next operator, if there is one. It is not taken.
     pub fn operator(&mut self) -> Result<Option<(Binary, TextSpan)>, DefinitionError> {
         self.skip_blank();
         if let Some((name, span)) = self.name() {
@@ -102,7 +101,7 @@ impl<'a> Lexer<'a> {
         let span = |text: &str| TextSpan { start: self.at, end: self.at + text.len() };
         let foreign = FOREIGN.iter().find(|(text, _)| rest.starts_with(text) && !rest.starts_with("=="));
         if let Some((text, instead)) = foreign {
-            return self.refuse(span(text), format!("`{text}` is no operator; {instead}"));
+            return self.refuse(span(text), format!("`{text}` is not an operator; {instead}"));
         }
         let found = OPERATORS.iter().find(|(text, _)| rest.starts_with(text));
         Ok(found.map(|(text, operator)| (*operator, span(text))))
@@ -128,7 +127,7 @@ impl<'a> Lexer<'a> {
             return match Interval::parse(&rest[..end]) {
                 Ok(interval) => Ok((Numeral::Length(interval), span)),
                 Err(error) => Err(DefinitionError::at(self.text, span, error.to_string())
-                    .help(format!("a number's unit stands in brackets: {}[…]", &rest[..length]))),
+                    .help(format!("write the unit of a number in brackets: {}[…]", &rest[..length]))),
             };
         }
         self.at += length;
@@ -136,15 +135,14 @@ impl<'a> Lexer<'a> {
         let value: f64 = match rest[..length].parse() {
             Ok(value) if f64::is_finite(value) => value,
             _ => {
-                return self
-                    .refuse(span, format!("{} is not a number that can be computed with", word(&rest[..length])));
+                return self.refuse(span, format!("{} is not a finite number", word(&rest[..length])));
             }
         };
         let unit = self.unit()?;
         Ok((Numeral::Number(value, unit), TextSpan { start, end: self.at }))
     }
 
-    /// `[…]` after a number. Codes hold brackets of their own: `[[degF]]`.
+    /// Takes `[…]` after a number. Codes can have brackets: `[[degF]]`.
     fn unit(&mut self) -> Result<Option<String>, DefinitionError> {
         let rest = self.rest();
         if !rest.starts_with('[') {
@@ -163,29 +161,30 @@ impl<'a> Lexer<'a> {
         });
         let Some((end, _)) = end else {
             let span = TextSpan { start: self.at, end: self.at + 1 };
-            return self.refuse(span, "the unit that `[` opens has no `]`");
+            return self.refuse(span, "the unit has no closing `]`");
         };
         let code = rest[1..end].trim().to_owned();
         let span = TextSpan { start: self.at, end: self.at + end + 1 };
         self.at = span.end;
         if code.is_empty() {
-            return self.refuse(span, "there is no unit between the brackets; write [1] or none for a bare number");
+            return self
+                .refuse(span, "the brackets contain no unit; write [1], or omit them for a number without unit");
         }
         Ok(Some(code))
     }
 
-    /// What stands between `<` and `>`. The next character is `<`.
+    /// Takes a reference in `<…>`. The next character is `<`.
     pub fn reference(&mut self) -> Result<(&'a str, TextSpan), DefinitionError> {
         let (start, rest) = (self.at, self.rest());
         let opening = TextSpan { start, end: start + 1 };
         let Some(end) = rest.find('>') else {
-            return Err(DefinitionError::at(self.text, opening, "the sensor's name that `<` opens has no `>`")
-                .help("a sensor is written <name> or </path/name>"));
+            return Err(DefinitionError::at(self.text, opening, "the reference has no closing `>`")
+                .help("write a sensor as <name> or </path/name>"));
         };
         let span = TextSpan { start, end: start + end + 1 };
         let name = rest[1..end].trim();
         if name.is_empty() {
-            return self.refuse(span, "there is no sensor's name between `<` and `>`");
+            return self.refuse(span, "the reference `<>` contains no name");
         }
         self.at = span.end;
         Ok((name, span))

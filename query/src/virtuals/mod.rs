@@ -1,13 +1,13 @@
-//! Sensors that are computed from others by an expression.
+//! Virtual sensors: sensors defined by an expression over other sensors.
 //!
 //! - In: definitions from the registry; the sensors and readings of a store.
 //! - Out: sensors and chunks, with the same interface as measured ones.
-//! - Never: a value where an operand has none, a result that needs all operands in memory at once, a sum of metres and seconds.
+//! - Never: a value where an operand has none; all operands in memory at once; a sum of metres and seconds.
 //!
 //! `lex.rs` and `parse.rs` parse an expression into the tree of `ast.rs`; `check.rs` checks units and references; `definition_error.rs` formats
-//! errors. `define.rs` has checked definitions and single virtual sensors, `registry.rs` all definitions in order, `index.rs` the sensors that
-//! they make. `change.rs` validates changes; `sensors.rs` keeps everything up to date with the store. `file.rs` reads definition files and
-//! contains the library.
+//! errors. `define.rs` has checked definitions and single virtual sensors, `registry.rs` all definitions in order, `index.rs` their sensors.
+//! `change.rs` validates changes; `sensors.rs` keeps everything up to date with the store. `file.rs` parses definition files and contains the
+//! library.
 
 pub mod ast;
 mod change;

@@ -1,8 +1,8 @@
-//! Whether two patterns may choose the same path, whichever paths there are. So a cycle is found before the sensors that would close it come.
+//! Whether two patterns can select the same path, existing or not. This detects a cycle before the sensors exist that would close it.
 
 use wholegrain_model::Pattern;
 
-/// Whether there can be a path that both choose. Both begin with `/`.
+/// Whether a path is possible that both select. Both begin with `/`.
 pub(super) fn overlap(one: &Pattern, other: &Pattern) -> bool {
     if one.is_literal() {
         return other.matches(one.as_str());
@@ -28,9 +28,9 @@ fn level_meets(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether two sequences with wildcards (each for any number of elements) can be the same. By a table of the suffixes that can.
+/// Whether two sequences with wildcards (each for any number of elements) can be equal. Fills a table of the suffixes that can.
 fn meet<T>(one: &[T], other: &[T], is_any: impl Fn(&T) -> bool, alike: impl Fn(&T, &T) -> bool) -> bool {
-    // `below[j]`: whether what follows `i` in the one can be what follows `j` in the other.
+    // `below[j]`: whether the elements after `i` in `one` can equal those from `j` on in `other`.
     let mut below = vec![false; other.len() + 1];
     below[other.len()] = true;
     for j in (0..other.len()).rev() {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_that_can_and_cannot_choose_the_same() {
+    fn patterns_that_can_and_cannot_select_the_same_path() {
         for (one, other, expected) in [
             ("/a/b", "/a/b", true),
             ("/a/b", "/a/*", true),

@@ -1,5 +1,4 @@
-//! Expressions as people write them, read into a tree. By operator precedence; every way to go deeper counts against [`NESTED_MAX`], so that
-//! no text, however it is made, takes more of the stack than that.
+//! Parses expressions by operator precedence. Every recursion counts against [`NESTED_MAX`], which bounds the stack for any text.
 
 use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Interval, Pattern};
@@ -12,25 +11,25 @@ use crate::query::Agg;
 
 /// The longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 64 << 10;
-/// The most operations that work on one another's results: of those in a row too each works on the one before.
+/// The greatest depth of the tree. Each operation in a row adds a level.
 pub const DEPTH_MAX: usize = 128;
-/// The most parentheses, functions and signs that stand one within the other.
+/// The deepest nesting of parentheses, functions and signs.
 pub const NESTED_MAX: usize = 64;
 /// The most numbers, sensors and operations of one expression.
 pub const NODES_MAX: usize = 4096;
-/// The largest exponent of `^`, to either side of zero.
+/// The largest absolute exponent of `^`.
 const POWER_MAX: i32 = 9;
 
-/// What an operand may be, for messages.
+/// Describes an operand in messages.
 const OPERAND: &str = "a number, a sensor in <…>, a function or `(`";
-/// What a template's or a person's first operand along time may be followed by.
+/// Describes the second operand of a function along time in messages.
 const LENGTH: &str = "a length of time such as 5min or 1h";
 
-/// How tightly a prefix binds.
+/// The precedence of prefixes.
 const NOT: u8 = 3;
 const MINUS: u8 = 8;
 
-/// A function's name and what it makes.
+/// A function by its operands.
 #[derive(Clone, Copy)]
 enum CallKind {
     If,
@@ -70,7 +69,7 @@ const FUNCTIONS: &[(&str, CallKind)] = &[
     ("moving_last", CallKind::Moving(Agg::Last)),
 ];
 
-/// What people call functions elsewhere.
+/// Names of functions in other languages.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("average", "mean"),
     ("avg", "mean"),
@@ -82,27 +81,27 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("total", "sum"),
 ];
 
-/// Every function's name, for documents and completion.
+/// The names of all functions.
 pub fn function_names() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().map(|(name, _)| *name)
 }
 
-/// Reads the expression of a virtual sensor; references that do not begin with `/` are looked for beside `path`.
+/// Parses the expression of a virtual sensor; relative references start at the place of `path`.
 pub fn parse(text: &str, path: &str) -> Result<Expr, DefinitionError> {
     if text.len() > EXPRESSION_BYTES_MAX {
-        let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are taken", text.len());
-        return Err(DefinitionError::whole(message).help("define parts of it as sensors of their own"));
+        let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", text.len());
+        return Err(DefinitionError::whole(message).help("define parts of it as virtual sensors"));
     }
     if text.trim().is_empty() {
-        return Err(DefinitionError::whole("there is no expression"));
+        return Err(DefinitionError::whole("the expression is empty"));
     }
     let mut parser = Parser { lexer: Lexer { text, at: 0 }, path, depth: 0, nodes: 0 };
     let (expr, _) = parser.expression(0)?;
     let (found, span) = parser.lexer.found();
     if !span.is_empty() {
         let message = match found.as_str() {
-            "`)`" => "this `)` closes nothing".to_owned(),
-            "`,`" => "this `,` stands outside of a function".to_owned(),
+            "`)`" => "this `)` has no `(`".to_owned(),
+            "`,`" => "this `,` is outside of a function".to_owned(),
             _ => format!("expected an operator or the end, found {found}"),
         };
         return parser.lexer.refuse(span, message);
@@ -117,7 +116,7 @@ struct Parser<'a> {
     nodes: usize,
 }
 
-/// A tree and how deep it is.
+/// A tree with its depth.
 type ParsedTree = (Expr, usize);
 
 impl Parser<'_> {
@@ -126,7 +125,7 @@ impl Parser<'_> {
         if self.nodes > NODES_MAX {
             let message = format!("the expression has more than {NODES_MAX} numbers, sensors and operations");
             return Err(DefinitionError::at(self.lexer.text, span, message)
-                .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
+                .help("use sum(<…/*/…>) for many sensors, or define parts of it as virtual sensors"));
         }
         self.fits(below + 1, span)?;
         Ok((Expr { node, span }, below + 1))
@@ -134,31 +133,30 @@ impl Parser<'_> {
 
     fn fits(&self, depth: usize, span: TextSpan) -> Result<(), DefinitionError> {
         if depth > DEPTH_MAX {
-            let message = format!("more than {DEPTH_MAX} operations work on one another's results");
+            let message = format!("the expression is more than {DEPTH_MAX} operations deep");
             return Err(DefinitionError::at(
                 self.lexer.text,
                 TextSpan { start: span.end.saturating_sub(1), ..span },
                 message,
             )
-            .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
+            .help("use sum(<…/*/…>) for many sensors, or define parts of it as virtual sensors"));
         }
         Ok(())
     }
 
-    /// An expression whose operators all bind at least as tightly as `least`.
+    /// Parses an expression of operators with at least the precedence `least`.
     fn expression(&mut self, least: u8) -> Result<ParsedTree, DefinitionError> {
         self.depth += 1;
         if self.depth > NESTED_MAX {
             let span = TextSpan { start: self.lexer.at, end: self.lexer.at + 1 };
-            let message = format!("more than {NESTED_MAX} parentheses, functions and signs stand one within the other");
+            let message = format!("parentheses, functions and signs are nested more than {NESTED_MAX} deep");
             return Err(
-                DefinitionError::at(self.lexer.text, span, message).help("define parts of it as sensors of their own")
+                DefinitionError::at(self.lexer.text, span, message).help("define parts of it as virtual sensors")
             );
         }
         let mut left = self.prefix()?;
         while let Some((operator, span)) = self.lexer.operator()? {
-            let binds = binds(operator);
-            if binds < least {
+            if precedence(operator) < least {
                 break;
             }
             self.lexer.at = span.end;
@@ -177,41 +175,41 @@ impl Parser<'_> {
         if operator == Binary::Power {
             return self.power((left, depth));
         }
-        // What stands in parentheses begins before its first operand does.
+        // An expression in parentheses begins before its first operand.
         if let ExprNode::Binary(of, first, _) = &left.node
             && is_comparison(operator)
             && is_comparison(*of)
             && first.span.start == left.span.start
         {
             return Err(
-                DefinitionError::at(self.lexer.text, at, "comparisons do not chain").help("write a < b and b < c")
+                DefinitionError::at(self.lexer.text, at, "comparisons cannot be chained").help("write a < b and b < c")
             );
         }
         if operator == Binary::Less && self.lexer.rest().starts_with('/') {
-            return Err(DefinitionError::at(self.lexer.text, at, "between these two sensors there is no operator"));
+            return Err(DefinitionError::at(self.lexer.text, at, "an operator is missing between these two sensors"));
         }
-        let (right, other) = self.expression(binds(operator) + 1)?;
+        let (right, other) = self.expression(precedence(operator) + 1)?;
         let span = TextSpan { start: left.span.start, end: right.span.end };
         self.node(ExprNode::Binary(operator, Box::new(left), Box::new(right)), span, depth.max(other))
     }
 
-    /// `^` and the whole number after it.
+    /// Parses the exponent after `^`.
     fn power(&mut self, (base, depth): ParsedTree) -> Result<ParsedTree, DefinitionError> {
         self.lexer.skip_blank();
         let start = self.lexer.at;
         let negative = self.lexer.take('-');
-        let wanted = format!("`^` needs a whole number from -{POWER_MAX} to {POWER_MAX}");
+        let expected = format!("`^` needs a whole number from -{POWER_MAX} to {POWER_MAX}");
         let number = match self.lexer.peek() {
             Some(c) if c.is_ascii_digit() => self.lexer.numeral()?,
             _ => {
                 let (found, span) = self.lexer.found();
-                return self.lexer.refuse(span, format!("{wanted}, found {found}"));
+                return self.lexer.refuse(span, format!("{expected}, found {found}"));
             }
         };
         let span = TextSpan { start, end: number.1.end };
         let value = match number.0 {
             Numeral::Number(value, None) if value.fract() == 0.0 && value <= f64::from(POWER_MAX) => value,
-            _ => return self.lexer.refuse(span, wanted),
+            _ => return self.lexer.refuse(span, expected),
         };
         let value = if negative { -value } else { value };
         let (exponent, _) = self.node(ExprNode::Number { value, unit: None }, span, 0)?;
@@ -219,7 +217,7 @@ impl Parser<'_> {
         self.node(ExprNode::Binary(Binary::Power, Box::new(base), Box::new(exponent)), span, depth)
     }
 
-    /// What an expression begins with.
+    /// Parses the first operand of an expression, with its prefix.
     fn prefix(&mut self) -> Result<ParsedTree, DefinitionError> {
         let first = self.lexer.peek();
         let start = self.lexer.at;
@@ -229,15 +227,15 @@ impl Parser<'_> {
                 (Numeral::Length(length), span) => {
                     let message = format!("expected {OPERAND}, found the length of time {length}");
                     Err(DefinitionError::at(self.lexer.text, span, message)
-                        .help(format!("as a number it is {}[s]", length.seconds())))
+                        .help(format!("write it as a number: {}[s]", length.seconds())))
                 }
             },
             Some('<') => {
                 let (reference, span) = self.reference()?;
                 if reference.text.contains('*') {
-                    let message = format!("<{}> may choose several sensors", word(&reference.text));
+                    let message = format!("<{}> can select several sensors", word(&reference.text));
                     return Err(DefinitionError::at(self.lexer.text, span, message)
-                        .help("take sum, mean, min, max, count, first or last of them: sum(<…>)"));
+                        .help("use sum, mean, min, max, count, first or last: sum(<…>)"));
                 }
                 self.node(ExprNode::Sensor(reference), span, 0)
             }
@@ -254,7 +252,7 @@ impl Parser<'_> {
                 let span = TextSpan { start, end: operand.span.end };
                 self.node(ExprNode::Unary(Unary::Minus, Box::new(operand)), span, depth)
             }
-            Some('!') => self.lexer.refuse(TextSpan { start, end: start + 1 }, "`!` is no operator; write not"),
+            Some('!') => self.lexer.refuse(TextSpan { start, end: start + 1 }, "`!` is not an operator; write not"),
             _ => match self.lexer.name() {
                 Some((name, span)) => self.named(name, span),
                 None => {
@@ -265,7 +263,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `not`, or a function.
+    /// Parses `not` or a function.
     fn named(&mut self, name: &str, span: TextSpan) -> Result<ParsedTree, DefinitionError> {
         self.lexer.at = span.end;
         if name == "not" {
@@ -290,23 +288,23 @@ impl Parser<'_> {
         let refuse = |message: String| DefinitionError::at(self.lexer.text, span, message);
         let is_call = self.lexer.peek() == Some('(');
         if matches!(name, "true" | "false") {
-            return refuse(format!("there is no {name}; write {}", u8::from(name == "true")));
+            return refuse(format!("{name} is not defined; write {}", u8::from(name == "true")));
         }
         if !is_call {
-            return refuse(format!("`{}` is no number and no function", word(name)))
-                .help(format!("a sensor's name stands in angle brackets: <{}>", word(name)));
+            return refuse(format!("`{}` is neither a number nor a function", word(name)))
+                .help(format!("write a sensor in angle brackets: <{}>", word(name)));
         }
         let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, known)| *known);
         let near = other.or_else(|| nearest(name, function_names()));
         let names = function_names().collect::<Vec<_>>().join(", ");
-        let refused = refuse(format!("there is no function {}", word(name)));
+        let refused = refuse(format!("the function {} does not exist", word(name)));
         match near {
             Some(near) => refused.help(format!("did you mean {near}?")),
-            None => refused.help(format!("there are {names}")),
+            None => refused.help(format!("functions: {names}")),
         }
     }
 
-    /// The operands of a function, up to its `)`.
+    /// Parses the operands of a function, up to its `)`.
     fn call(&mut self, name: &str, span: TextSpan, called: CallKind) -> Result<(ExprNode, usize), DefinitionError> {
         match called {
             CallKind::Over(agg) => self.over(name, agg),
@@ -321,17 +319,20 @@ impl Parser<'_> {
                 }
                 let (operands, depth) = self.operands()?;
                 if operands.len() < 2 {
-                    let message = format!("{name} takes two operands or more, or sensors: {name}(<…>)");
+                    let message = format!("{name} takes two or more operands, or sensors: {name}(<…>)");
                     return self.lexer.refuse(span, message);
                 }
                 Ok((ExprNode::Call(function, operands), depth))
             }
             CallKind::Function(function) => {
                 let (operands, depth) = self.operands()?;
-                let wanted = if function == Function::Clamp { 3 } else { 1 };
-                if operands.len() != wanted {
-                    let form =
-                        if wanted == 3 { "clamp(value, least, greatest)".to_owned() } else { format!("{name}(value)") };
+                let expected = if function == Function::Clamp { 3 } else { 1 };
+                if operands.len() != expected {
+                    let form = if expected == 3 {
+                        "clamp(value, least, greatest)".to_owned()
+                    } else {
+                        format!("{name}(value)")
+                    };
                     return self.lexer.refuse(span, format!("expected {form}, {}", counted(operands.len())));
                 }
                 Ok((ExprNode::Call(function, operands), depth))
@@ -361,30 +362,30 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows the operand of a function along time.
+    /// Parses the rest of a function along time after its first operand.
     fn along(&mut self, name: &str, called: CallKind) -> Result<Along, DefinitionError> {
         match called {
             CallKind::Rate => return Ok(Along::Rate),
             CallKind::Delta => return Ok(Along::Delta),
             _ => {}
         }
-        let wanted = format!("{name}(…, 1h) needs {LENGTH}");
+        let expected = format!("{name}(…, 1h) needs {LENGTH}");
         if !self.lexer.take(',') {
             let (found, span) = self.lexer.found();
-            return self.lexer.refuse(span, format!("{wanted}; found {found}"));
+            return self.lexer.refuse(span, format!("{expected}; found {found}"));
         }
         let (found, at) = self.lexer.found();
         if self.lexer.peek().is_none_or(|c| !c.is_ascii_digit() && c != '.') {
-            return self.lexer.refuse(at, format!("{wanted}; found {found}"));
+            return self.lexer.refuse(at, format!("{expected}; found {found}"));
         }
         let (length, span) = match self.lexer.numeral()? {
             (Numeral::Length(length), span) if length > Interval::from_ns(0) => (length, span),
-            (_, span) => return self.lexer.refuse(span, wanted),
+            (_, span) => return self.lexer.refuse(span, expected),
         };
         match called {
             CallKind::Moving(agg) => Ok(Along::Moving(agg, length)),
             CallKind::Integral => Ok(Along::Integral(length)),
-            _ => self.lexer.refuse(span, wanted),
+            _ => self.lexer.refuse(span, expected),
         }
     }
 
@@ -398,11 +399,11 @@ impl Parser<'_> {
         let span = TextSpan { start, end: operand.span.end };
         let refused =
             DefinitionError::at(self.lexer.text, span, format!("{name} aggregates the sensors of one reference"))
-                .help(format!("write {name}(<…>), or {name}(rate(<…>)) with any function along time"));
+                .help(format!("write {name}(<…>), or {name}(rate(<…>)) with a function along time"));
         Err(if agg == Agg::Sum { refused.help("the sum of two operands is a + b") } else { refused })
     }
 
-    /// A reference, by itself or in a function along time, with nothing after it; nothing is taken when it is something else.
+    /// Parses a reference, alone or in a function along time, up to `)`. Takes nothing and returns `None` for anything else.
     fn over_of_one(&mut self, agg: Agg) -> Result<Option<ExprNode>, DefinitionError> {
         let (start, nodes) = (self.lexer.at, self.nodes);
         if self.lexer.peek() == Some('<') {
@@ -438,21 +439,21 @@ impl Parser<'_> {
     fn reference(&mut self) -> Result<(Reference, TextSpan), DefinitionError> {
         let (text, span) = self.lexer.reference()?;
         let refuse = |reason: String| DefinitionError::at(self.lexer.text, span, reason);
-        // A `..` must not climb over levels of which it is not known how many they are.
+        // `..` cannot go above `**`, which is an unknown number of levels.
         let ups = text.split('/').take_while(|level| *level == "..").count();
         let place: Vec<&str> = self.path.split('/').skip(1).collect();
         let climbed = place.iter().rev().skip(1).take(ups);
         if ups > place.len().saturating_sub(1) {
-            return Err(refuse(format!("<{}> climbs above the root", word(text))));
+            return Err(refuse(format!("<{}> goes above the root", word(text))));
         }
         if climbed.into_iter().any(|level| *level == "**") {
-            return Err(refuse(format!("<{}> climbs over the `**` of {}", word(text), self.path)));
+            return Err(refuse(format!("<{}> goes above the `**` of {}", word(text), self.path)));
         }
         let pattern: Pattern = absolute(self.path, text).map_err(|error| refuse(error.to_string()))?;
         Ok((Reference { text: text.to_owned(), pattern }, span))
     }
 
-    /// Takes the `)` for the `(` at `open`.
+    /// Takes the `)` that closes the `(` at `open`.
     fn close(&mut self, open: TextSpan) -> Result<(), DefinitionError> {
         if self.lexer.take(')') {
             return Ok(());
@@ -466,11 +467,11 @@ impl Parser<'_> {
 }
 
 fn counted(operands: usize) -> String {
-    if operands == 1 { "here is 1 operand".to_owned() } else { format!("here are {operands} operands") }
+    if operands == 1 { "found 1 operand".to_owned() } else { format!("found {operands} operands") }
 }
 
-/// How tightly an operator binds.
-fn binds(operator: Binary) -> u8 {
+/// The precedence of an operator.
+fn precedence(operator: Binary) -> u8 {
     match operator {
         Binary::Or => 1,
         Binary::And => 2,
@@ -482,5 +483,5 @@ fn binds(operator: Binary) -> u8 {
 }
 
 fn is_comparison(operator: Binary) -> bool {
-    binds(operator) == 4
+    precedence(operator) == 4
 }

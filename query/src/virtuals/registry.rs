@@ -12,13 +12,13 @@ use super::{CheckedDefinition, Definition, each_reference, parse};
 
 /// The most definitions; a template is one.
 pub const DEFINITIONS_MAX: usize = 10_000;
-/// The longest chain of virtual sensors that refer to one another.
+/// The longest chain of definitions that refer to each other.
 pub const CHAIN_MAX: usize = 100;
-/// The most pairs of definitions of which one refers to the other.
+/// The most pairs of definitions in which one refers to the other.
 const PAIRS_MAX: usize = 1_000_000;
 /// The longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1024;
-/// The shortest interval of a virtual sensor, in ns: that of the sampling.
+/// The shortest interval of a virtual sensor, in ns: the shortest sampling interval.
 const INTERVAL_NS_MIN: u64 = 1_000_000;
 
 /// A definition in the registry.
@@ -26,9 +26,9 @@ pub(super) struct RegisteredDefinition {
     pub checked: Arc<CheckedDefinition>,
     /// Its path; with wildcards for a template.
     pub path: Pattern,
-    /// Its references, each once.
+    /// Its distinct references.
     pub references: Vec<Pattern>,
-    /// Whether a sensor of a job may be among its operands, however indirectly.
+    /// Whether its operands, also indirect ones, can include a sensor of a job.
     pub may_be_of_jobs: bool,
     /// The length of the chain of definitions below it.
     pub depth: usize,
@@ -43,11 +43,10 @@ impl RegisteredDefinition {
 #[derive(Default)]
 pub(super) struct DefinitionRegistry {
     pub all: BTreeMap<String, RegisteredDefinition>,
-    /// Paths of the definitions, by the last level of theirs.
+    /// Paths of definitions by their last level.
     by_name: HashMap<String, Vec<String>>,
-    /// Paths, each after those that it refers to.
+    /// Paths of all definitions, each after those to which it refers.
     pub order: Vec<String>,
-    /// Whether one of them is a template.
     pub has_templates: bool,
 }
 
@@ -61,12 +60,12 @@ fn read_one(definition: Definition, number: u64) -> Result<CheckedDefinition, De
     let path = &definition.path;
     check_path(path)?;
     if definition.description.len() > DESCRIPTION_BYTES_MAX || definition.description.chars().any(char::is_control) {
-        let message = format!("the description is one line of at most {DESCRIPTION_BYTES_MAX} bytes");
+        let message = format!("the description must be one line of at most {DESCRIPTION_BYTES_MAX} bytes");
         return Err(DefinitionError::whole(message));
     }
     for (name, length) in [("interval", definition.interval), ("bridge", definition.bridge)] {
         if let Some(length) = length.filter(|length| length.ns() < INTERVAL_NS_MIN) {
-            return Err(DefinitionError::whole(format!("{name} is {length}, at least 1ms is required")));
+            return Err(DefinitionError::whole(format!("{name} is {length}; it must be at least 1ms")));
         }
     }
     let unit = Unit::parse(&definition.unit).map_err(|error| DefinitionError::whole(error.to_string()))?;
@@ -79,13 +78,13 @@ fn read_one(definition: Definition, number: u64) -> Result<CheckedDefinition, De
         beside |= define::beside(&reference.text) && !(runs && reference.text.contains("**"));
     });
     if !any {
-        return Err(DefinitionError::whole("the expression refers to no sensor")
-            .help("a sensor stands in angle brackets: <name> beside this one, </path/name> from the root"));
+        return Err(DefinitionError::whole("the expression does not refer to a sensor")
+            .help("write sensors in angle brackets: <name> relative to this sensor's place, </path/name> absolute"));
     }
     if of_template && !beside {
-        return Err(DefinitionError::whole("the path has wildcards, but the expression names no sensor beside it")
+        return Err(DefinitionError::whole("the path has wildcards, but the expression has no relative reference")
             .help(
-                "it makes one sensor for each place where its relative references are, such as <power> or <cpu/*/busy>",
+                "a template makes one sensor at each place where its relative references exist, such as <power> or <cpu/*/busy>",
             ));
     }
     Ok(CheckedDefinition { definition, expr, unit, number })
@@ -102,23 +101,24 @@ fn check_path(path: &str) -> Result<(), DefinitionError> {
     Pattern::new(path).map_err(|error| refuse(error.to_string()))?;
     let name = path.rsplit('/').next().unwrap_or_default();
     if name.contains('*') {
-        return Err(refuse(format!("the last level of {} has a wildcard; it is the sensor's name", word(path))));
+        return Err(refuse(format!(
+            "the last level of {} is the sensor's name and cannot have a wildcard",
+            word(path)
+        )));
     }
-    // With something in place of the wildcards it must be a path.
+    // With names in place of the wildcards it must be a valid path.
     let example = path.replace("**", "x").replace('*', "x");
     SensorPath::new(example).map(drop).map_err(|error| refuse(error.to_string()))
 }
 
 impl DefinitionRegistry {
-    /// Orders these definitions; refuses a cycle or too long a chain.
+    /// Orders the definitions. Fails on a cycle or a chain that is too long.
     pub fn of(definitions: Vec<Arc<CheckedDefinition>>) -> Result<Self, DefinitionError> {
         if definitions.len() > DEFINITIONS_MAX {
-            let message = format!(
-                "there would be {} virtual sensors and templates, at most {DEFINITIONS_MAX} are kept",
-                definitions.len()
-            );
+            let message =
+                format!("there would be {} definitions, at most {DEFINITIONS_MAX} are allowed", definitions.len());
             return Err(
-                DefinitionError::whole(message).help("one template defines the same for many places: /lab/*/ipc")
+                DefinitionError::whole(message).help("a template defines the same sensor at many places: /lab/*/ipc")
             );
         }
         let mut registry = Self::default();
@@ -143,21 +143,21 @@ impl DefinitionRegistry {
         Ok(registry)
     }
 
-    /// The definitions that may make a sensor which a pattern selects.
-    pub fn making(&self, pattern: &Pattern) -> Vec<&RegisteredDefinition> {
+    /// The definitions that can make a sensor that a pattern selects.
+    pub fn makers_of(&self, pattern: &Pattern) -> Vec<&RegisteredDefinition> {
         let name = pattern.as_str().rsplit('/').next().unwrap_or_default();
-        let meets = |path: &String| self.all.get(path).filter(|written| overlap(pattern, &written.path));
+        let meets = |path: &String| self.all.get(path).filter(|registered| overlap(pattern, &registered.path));
         if name.contains('*') {
             return self.all.keys().filter_map(meets).collect();
         }
         self.by_name.get(name).into_iter().flatten().filter_map(meets).collect()
     }
 
-    /// The definitions that directly refer to sensors of this path.
-    pub fn needing(&self, path: &Pattern) -> Vec<&str> {
+    /// The definitions that directly refer to sensors of a path.
+    pub fn referrers(&self, path: &Pattern) -> Vec<&str> {
         let refers =
-            |written: &&RegisteredDefinition| written.references.iter().any(|reference| overlap(reference, path));
-        self.all.values().filter(refers).map(|written| written.checked.definition.path.as_str()).collect()
+            |registered: &&RegisteredDefinition| registered.references.iter().any(|reference| overlap(reference, path));
+        self.all.values().filter(refers).map(|registered| registered.checked.definition.path.as_str()).collect()
     }
 
     /// Sorts definitions topologically, without recursion.
@@ -165,17 +165,18 @@ impl DefinitionRegistry {
         let keys: Vec<&str> = self.all.keys().map(String::as_str).collect();
         let number: HashMap<&str, usize> = keys.iter().enumerate().map(|(at, key)| (*key, at)).collect();
         let (mut needs, mut pairs): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
-        for written in self.all.values() {
+        for registered in self.all.values() {
             let mut of: BTreeSet<usize> = BTreeSet::new();
-            for reference in &written.references {
-                of.extend(self.making(reference).iter().map(|made| number[made.checked.definition.path.as_str()]));
+            for reference in &registered.references {
+                of.extend(
+                    self.makers_of(reference).iter().map(|instance| number[instance.checked.definition.path.as_str()]),
+                );
             }
             pairs += of.len();
             needs.push(of.into_iter().collect());
             if pairs > PAIRS_MAX {
-                let message =
-                    format!("virtual sensors refer to one another in more than {PAIRS_MAX} pairs of definitions");
-                return Err(DefinitionError::whole(message).help("choose fewer of them by wildcards"));
+                let message = format!("more than {PAIRS_MAX} pairs of definitions refer to each other");
+                return Err(DefinitionError::whole(message).help("select fewer sensors by wildcards"));
             }
         }
         let order = sorted(&needs).map_err(|cycle| self.cycle(&cycle, &keys))?;
@@ -183,15 +184,15 @@ impl DefinitionRegistry {
         for &at in &order {
             depth[at] = needs[at].iter().map(|of| depth[*of] + 1).max().unwrap_or(0);
             if depth[at] >= CHAIN_MAX {
-                let message = format!("more than {CHAIN_MAX} virtual sensors would be computed one from the other");
+                let message = format!("the definition is the end of a chain of more than {CHAIN_MAX} virtual sensors");
                 return Err(DefinitionError::whole(message).of(keys[at]));
             }
-            let written = &self.all[keys[at]];
-            of_jobs[at] = needs[at].iter().any(|of| of_jobs[*of]) || written.references.iter().any(may_be_of_jobs);
+            let registered = &self.all[keys[at]];
+            of_jobs[at] = needs[at].iter().any(|of| of_jobs[*of]) || registered.references.iter().any(may_be_of_jobs);
         }
         self.order = order.iter().map(|at| keys[*at].to_owned()).collect();
-        for (at, written) in self.all.values_mut().enumerate() {
-            (written.depth, written.may_be_of_jobs) = (depth[at], of_jobs[at]);
+        for (at, registered) in self.all.values_mut().enumerate() {
+            (registered.depth, registered.may_be_of_jobs) = (depth[at], of_jobs[at]);
         }
         Ok(())
     }
@@ -210,9 +211,9 @@ impl DefinitionRegistry {
         let text = first.checked.definition.expression.as_str();
         let by_itself = names.len() == 2;
         let message = if by_itself {
-            "the sensor would be among its own operands"
+            "the sensor would be its own operand"
         } else {
-            "the sensors would be computed from one another"
+            "the sensors would be operands of each other"
         };
         let refused = match &place {
             Some((_, span)) => DefinitionError::at(text, *span, message),
@@ -220,11 +221,7 @@ impl DefinitionRegistry {
         };
         let wild = place.is_some_and(|(text, _)| text.contains('*'));
         let refused = refused.of(names[0]).help(format!("the cycle: {}", names.join(" → ")));
-        if wild {
-            refused.help("a wildcard chooses virtual sensors too; choose what is measured only")
-        } else {
-            refused
-        }
+        if wild { refused.help("a wildcard also selects virtual sensors; select measured ones only") } else { refused }
     }
 }
 
@@ -244,29 +241,29 @@ fn sorted(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>> {
     let mut state = vec![VisitState::New; needs.len()];
     let mut order = Vec::with_capacity(needs.len());
     for start in 0..needs.len() {
-        // The way from the start, and how many of each one's needs have been looked at.
-        let mut way: Vec<(usize, usize)> = Vec::new();
+        // The path from the start, with the number of operands visited at each step.
+        let mut path: Vec<(usize, usize)> = Vec::new();
         if state[start] == VisitState::New {
             state[start] = VisitState::Open;
-            way.push((start, 0));
+            path.push((start, 0));
         }
-        while let Some((at, looked)) = way.last_mut() {
-            let Some(&need) = needs[*at].get(*looked) else {
+        while let Some((at, visited)) = path.last_mut() {
+            let Some(&need) = needs[*at].get(*visited) else {
                 state[*at] = VisitState::Done;
                 order.push(*at);
-                way.pop();
+                path.pop();
                 continue;
             };
-            *looked += 1;
+            *visited += 1;
             match state[need] {
                 VisitState::Done => {}
                 VisitState::New => {
                     state[need] = VisitState::Open;
-                    way.push((need, 0));
+                    path.push((need, 0));
                 }
                 VisitState::Open => {
-                    let from = way.iter().position(|(at, _)| *at == need).unwrap_or(0);
-                    return Err(way[from..].iter().map(|(at, _)| *at).collect());
+                    let from = path.iter().position(|(at, _)| *at == need).unwrap_or(0);
+                    return Err(path[from..].iter().map(|(at, _)| *at).collect());
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use serde::Serialize;
-use wholegrain_model::{Interval, Kind, Pattern, ValueType};
+use wholegrain_model::{Kind, Pattern, ValueType};
 use wholegrain_store::registry::RegistryEntry;
 use wholegrain_store::{SensorId, SensorInfo, Store, StoreError};
 
@@ -17,8 +17,8 @@ use super::{
     each_reference, eval,
 };
 
-/// Operands of one reference that are looked at for the interval and the newest time of a virtual sensor.
-const LOOKED_AT_MAX: usize = 100;
+/// The most operands of one reference that determine the interval and the newest time of a virtual sensor.
+const OPERANDS_SEARCHED_MAX: usize = 100;
 
 /// Why a change of definitions failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,29 +31,29 @@ pub enum VirtualError {
     Store(#[from] StoreError),
 }
 
-/// A definition with its origin and the number of its sensors.
+/// A definition with its author, time and number of sensors.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListedDefinition {
     #[serde(flatten)]
     pub definition: Definition,
-    /// How many sensors it makes.
+    /// The number of its sensors.
     pub sensors: usize,
-    /// Number of the change that set it.
+    /// The number of the change that set it.
     pub number: u64,
     /// Time of the change, ns since the Unix epoch.
     pub at: i64,
     pub who: String,
-    /// Whether sensors of jobs may be among its operands.
+    /// Whether its operands can include sensors of jobs.
     #[serde(skip)]
     pub may_be_of_jobs: bool,
 }
 
-/// The state of the store's registry at its last reading.
+/// The definitions and their sensors, as of a generation of the store's registry.
 #[derive(Default)]
 struct VirtualsState {
-    /// Of the registry; nothing has been read at 0.
+    /// The registry's generation; 0 before the first update.
     generation: u64,
-    /// Keys and numbers of the entries.
+    /// Keys and numbers of the registry's entries.
     entries: Vec<(String, u64)>,
     definitions: Arc<DefinitionRegistry>,
     names: SensorNames,
@@ -64,7 +64,7 @@ struct VirtualsState {
 pub struct VirtualSensors {
     store: Store,
     state: RwLock<VirtualsState>,
-    /// Held while definitions are changed.
+    /// Serializes changes of definitions.
     changing: Mutex<()>,
 }
 
@@ -76,12 +76,12 @@ struct ResultTimes {
 }
 
 impl VirtualSensors {
-    /// The virtual sensors that a store's registry defines.
+    /// Uses the definitions in a store's registry.
     pub fn new(store: Store) -> Self {
         Self { store, state: RwLock::default(), changing: Mutex::new(()) }
     }
 
-    /// The state as of now.
+    /// The up-to-date state.
     fn fresh(&self) -> RwLockReadGuard<'_, VirtualsState> {
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -100,12 +100,12 @@ impl VirtualSensors {
 
     fn is_current(&self, state: &VirtualsState) -> bool {
         state.generation == self.store.registry().generation()
-            && (!state.definitions.has_templates || state.names.are_current(&self.store))
+            && (!state.definitions.has_templates || state.names.are_up_to_date(&self.store))
     }
 
     fn update(&self, state: &mut VirtualsState) {
         let generation = self.store.registry().generation();
-        let gone = state.names.have_gone(&self.store);
+        let gone = state.names.have_removed(&self.store);
         if gone {
             state.names.clear();
         }
@@ -121,24 +121,24 @@ impl VirtualSensors {
         }
         match DefinitionRegistry::of(self.checked(entries, &state.definitions)) {
             Ok(definitions) => state.definitions = Arc::new(definitions),
-            Err(refused) => tracing::error!("virtual sensors: what the registry holds is refused: {refused}"),
+            Err(refused) => tracing::error!("virtual sensors: the definitions in the registry are invalid: {refused}"),
         }
         state.entries = keys;
         if state.definitions.has_templates {
             state.names.extend(&self.store);
         }
         state.index = InstanceIndex::of(&state.definitions, &state.names, &self.store);
-        if state.index.left_out > 0 {
-            let (count, left_out) = (state.index.len(), state.index.left_out);
-            tracing::warn!("virtual sensors: {left_out} are left out, {count} are made; narrow the templates");
+        if state.index.omitted > 0 {
+            let (count, omitted) = (state.index.len(), state.index.omitted);
+            tracing::warn!("virtual sensors: {omitted} are omitted beyond the first {count}; narrow the templates");
         }
     }
 
-    /// The registry's entries as definitions; what `before` has already is taken from there.
+    /// Parses the registry's entries; reuses the definitions in `before`.
     fn checked(&self, entries: Vec<RegistryEntry>, before: &DefinitionRegistry) -> Vec<Arc<CheckedDefinition>> {
         let mut all = Vec::with_capacity(entries.len());
         for entry in entries {
-            let known = before.all.get(&entry.key).map(|written| &written.checked);
+            let known = before.all.get(&entry.key).map(|registered| &registered.checked);
             if let Some(known) = known.filter(|known| known.number == entry.number) {
                 all.push(known.clone());
                 continue;
@@ -149,24 +149,24 @@ impl VirtualSensors {
                 .and_then(|definition| read(definition, entry.number).map_err(|refused| refused.to_string()));
             match checked {
                 Ok(checked) => all.push(Arc::new(checked)),
-                Err(error) => tracing::error!("virtual sensors: the definition of {} is left out: {error}", entry.key),
+                Err(error) => tracing::error!("virtual sensors: the definition of {} is omitted: {error}", entry.key),
             }
         }
         all
     }
 
-    /// Those that one of the patterns chooses and that are not measured, sorted by path.
+    /// The virtual sensors that match at least one pattern, sorted by path.
     pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
         self.sensors_until(patterns, &|| false)
     }
 
-    /// The same, or others when nobody waits for them any more, which is asked now and then.
+    /// As [`Self::sensors`]; stops early, with an incomplete list, once `is_over` returns true.
     pub fn sensors_until(&self, patterns: &[Pattern], is_over: &dyn Fn() -> bool) -> Vec<SensorInfo> {
         self.sensors_between(patterns, None, None, usize::MAX, is_over)
     }
 
-    /// The first `most` of them for each pattern whose paths come after `after` and not after `to`; others when `is_over`, which is asked now and then.
-    /// What is known of the others is not looked for: the operands of each may be anywhere among millions of sensors.
+    /// As [`Self::sensors_until`], for each pattern the first `most` with `after < path <= to`. Only their properties are computed, because the operands of
+    /// a sensor can be anywhere among millions.
     pub fn sensors_between(
         &self,
         patterns: &[Pattern],
@@ -186,9 +186,9 @@ impl VirtualSensors {
             if is_over() {
                 break;
             }
-            let chosen = state.index.select(pattern).filter(|(path, _)| is_between(path)).take(most);
-            let chosen = chosen.take_while(|_| !is_over());
-            found.extend(chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)));
+            let selected = state.index.select(pattern).filter(|(path, _)| is_between(path)).take(most);
+            let selected = selected.take_while(|_| !is_over());
+            found.extend(selected.map(|(path, instance)| self.info(&state, path, instance, &mut memo)));
         }
         if patterns.len() > 1 {
             found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -197,25 +197,25 @@ impl VirtualSensors {
         found
     }
 
-    /// The first of them that a pattern chooses, at most so many.
+    /// The first `most` virtual sensors that a pattern selects.
     fn sensors_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
         let state = self.fresh();
         let mut memo = HashMap::new();
-        let chosen = state.index.select(pattern).take(most);
-        chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)).collect()
+        let selected = state.index.select(pattern).take(most);
+        selected.map(|(path, instance)| self.info(&state, path, instance, &mut memo)).collect()
     }
 
     fn info(
         &self,
         state: &VirtualsState,
         path: &Arc<str>,
-        made: &IndexedSensor,
+        instance: &IndexedSensor,
         memo: &mut HashMap<u32, ResultTimes>,
     ) -> SensorInfo {
-        let times = self.times(state, path, made, memo);
-        let definition = &made.definition.definition;
+        let times = self.times(state, path, instance, memo);
+        let definition = &instance.definition.definition;
         SensorInfo {
-            id: SensorId(SensorId::COMPUTED | made.number),
+            id: SensorId(SensorId::COMPUTED | instance.number),
             path: path.clone(),
             unit: definition.unit.clone(),
             kind: Kind::Gauge,
@@ -229,18 +229,18 @@ impl VirtualSensors {
         }
     }
 
-    /// From the operands; as deep as virtual sensors refer to others, which is bounded.
+    /// Derives interval and newest time from the operands. The recursion is as deep as the chain of definitions, which is bounded.
     fn times(
         &self,
         state: &VirtualsState,
         path: &str,
-        made: &IndexedSensor,
+        instance: &IndexedSensor,
         memo: &mut HashMap<u32, ResultTimes>,
     ) -> ResultTimes {
-        if let Some(known) = memo.get(&made.number) {
+        if let Some(known) = memo.get(&instance.number) {
             return *known;
         }
-        let definition = &made.definition.definition;
+        let definition = &instance.definition.definition;
         let (mut interval_ns, mut oldest, mut newest, mut all) = (u64::MAX, i64::MAX, None, true);
         let mut take = |times: ResultTimes| {
             if times.interval_ns > 0 {
@@ -251,31 +251,31 @@ impl VirtualSensors {
             newest = newest.max(times.last);
         };
         let measured = |info: SensorInfo| ResultTimes { interval_ns: info.interval_ns, last: info.last_time };
-        each_reference(&made.definition.expr, &mut |reference, _| {
+        each_reference(&instance.definition.expr, &mut |reference, _| {
             let Ok(pattern) = absolute(path, &reference.text) else { return };
             if pattern.is_literal() {
                 if let Some(info) = self.measured(pattern.as_str()) {
                     take(measured(info));
-                } else if let Some((path, made)) = state.index.get(pattern.as_str()) {
-                    take(self.times(state, path, made, memo));
+                } else if let Some((path, instance)) = state.index.get(pattern.as_str()) {
+                    take(self.times(state, path, instance, memo));
                 }
                 return;
             }
-            self.store.sensors_most(&pattern, LOOKED_AT_MAX).into_iter().for_each(|info| take(measured(info)));
-            for (path, made) in state.index.select(&pattern).take(LOOKED_AT_MAX) {
-                take(self.times(state, path, made, memo));
+            self.store.sensors_most(&pattern, OPERANDS_SEARCHED_MAX).into_iter().for_each(|info| take(measured(info)));
+            for (path, instance) in state.index.select(&pattern).take(OPERANDS_SEARCHED_MAX) {
+                take(self.times(state, path, instance, memo));
             }
         });
         let shortest = Some(interval_ns).filter(|ns| *ns < u64::MAX);
         let interval_ns = eval::interval_ns(definition.interval, shortest.into_iter());
-        // Where something may be missing, what the others have counts.
+        // With `missing = "skip"` one operand is enough.
         let last = match definition.missing {
             MissingOperands::Gap => all.then_some(oldest).filter(|last| *last < i64::MAX),
             MissingOperands::Skip => newest,
         };
         let grid = i64::try_from(interval_ns).unwrap_or(i64::MAX);
         let last = last.map(|last| if grid > 0 { last - last.rem_euclid(grid) } else { last });
-        memo.insert(made.number, ResultTimes { interval_ns, last });
+        memo.insert(instance.number, ResultTimes { interval_ns, last });
         ResultTimes { interval_ns, last }
     }
 
@@ -283,12 +283,12 @@ impl VirtualSensors {
         self.store.sensor_id(path).and_then(|id| self.store.sensor(id))
     }
 
-    /// Takes out the sensors of which a user may not see all that they are computed from.
+    /// Removes sensors with operands that a user may not see.
     pub fn retain_seen(&self, user: &str, sensors: &mut Vec<SensorInfo>) {
         let state = self.fresh();
         let mut memo = HashMap::new();
         sensors.retain(|sensor| match state.index.get(&sensor.path) {
-            Some((path, made)) if sensor.id.is_computed() => self.sees(&state, user, path, made, &mut memo),
+            Some((path, instance)) if sensor.id.is_computed() => self.sees(&state, user, path, instance, &mut memo),
             _ => self.store.sees(user, &sensor.path),
         });
     }
@@ -298,16 +298,16 @@ impl VirtualSensors {
         state: &VirtualsState,
         user: &str,
         path: &str,
-        made: &IndexedSensor,
+        instance: &IndexedSensor,
         memo: &mut HashMap<u32, bool>,
     ) -> bool {
-        if let Some(known) = memo.get(&made.number) {
+        if let Some(known) = memo.get(&instance.number) {
             return *known;
         }
         let mut sees = self.store.sees(user, path);
-        let written = state.definitions.all.get(&made.definition.definition.path);
-        if sees && written.is_none_or(|written| written.may_be_of_jobs) {
-            each_reference(&made.definition.expr, &mut |reference, _| {
+        let registered = state.definitions.all.get(&instance.definition.definition.path);
+        if sees && registered.is_none_or(|registered| registered.may_be_of_jobs) {
+            each_reference(&instance.definition.expr, &mut |reference, _| {
                 if !sees {
                     return;
                 }
@@ -317,15 +317,18 @@ impl VirtualSensors {
                 };
                 let measured = self.store.sensors_most(&pattern, OPERANDS_MAX + 1);
                 sees = measured.len() <= OPERANDS_MAX && measured.iter().all(|info| self.store.sees(user, &info.path));
-                sees =
-                    sees && state.index.select(&pattern).all(|(path, made)| self.sees(state, user, path, made, memo));
+                sees = sees
+                    && state
+                        .index
+                        .select(&pattern)
+                        .all(|(path, instance)| self.sees(state, user, path, instance, memo));
             });
         }
-        memo.insert(made.number, sees);
+        memo.insert(instance.number, sees);
         sees
     }
 
-    /// Whether a change would be taken, and what it would do.
+    /// Validates a change and returns its effect, without applying it.
     pub fn check(&self, change: DefinitionChange) -> Result<ChangeReport, VirtualError> {
         let state = self.ready();
         plan(&state.definitions, change, &state.names, &self.store)
@@ -333,9 +336,9 @@ impl VirtualSensors {
             .map_err(VirtualError::Refused)
     }
 
-    /// Changes definitions, all or nothing; durable when it returns.
+    /// Applies a change completely or not at all. It is durable on return.
     pub fn change(&self, change: DefinitionChange, who: &str, at: i64) -> Result<ChangeReport, VirtualError> {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let planned = {
             let state = self.ready();
             plan(&state.definitions, change, &state.names, &self.store).map_err(VirtualError::Refused)?
@@ -349,12 +352,12 @@ impl VirtualSensors {
         Ok(planned.changed)
     }
 
-    /// The state with all sensors' names looked at, also when there is no template yet.
+    /// The up-to-date state with the names of all sensors, also if there is no template yet.
     fn ready(&self) -> RwLockReadGuard<'_, VirtualsState> {
         drop(self.fresh());
         {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            if state.names.have_gone(&self.store) {
+            if state.names.have_removed(&self.store) {
                 self.update(&mut state);
             }
             let first = state.names.extend(&self.store);
@@ -370,14 +373,14 @@ impl VirtualSensors {
         let state = self.fresh();
         let counts = state.index.counts();
         let listed = |entry: RegistryEntry| {
-            let written = state.definitions.all.get(&entry.key)?;
+            let registered = state.definitions.all.get(&entry.key)?;
             Some(ListedDefinition {
-                definition: written.checked.definition.clone(),
+                definition: registered.checked.definition.clone(),
                 sensors: counts.get(entry.key.as_str()).copied().unwrap_or(0),
                 number: entry.number,
                 at: entry.at,
                 who: entry.who,
-                may_be_of_jobs: written.may_be_of_jobs,
+                may_be_of_jobs: registered.may_be_of_jobs,
             })
         };
         let mut all: Vec<ListedDefinition> = entries.into_iter().filter_map(listed).collect();
@@ -385,14 +388,9 @@ impl VirtualSensors {
         all
     }
 
-    /// What was ever defined and removed, the latest last.
+    /// All changes, or those of one path, the latest last.
     pub fn history(&self, path: Option<&str>, most: usize) -> Result<Vec<RegistryEntry>, StoreError> {
         self.store.registry().history(KIND, path, most)
-    }
-
-    /// The grid of a virtual sensor, when it is known.
-    pub fn interval(&self, sensor: &SensorInfo) -> Option<Interval> {
-        (sensor.interval_ns > 0).then(|| Interval::from_ns(sensor.interval_ns))
     }
 }
 
@@ -412,20 +410,20 @@ impl SensorLookup for VirtualSensors {
             return None;
         }
         let state = self.fresh();
-        let (path, made) = state.index.get(&sensor.path)?;
-        let info = self.info(&state, path, made, &mut HashMap::new());
-        Some(Arc::new(VirtualSensor { info, definition: made.definition.clone() }))
+        let (path, instance) = state.index.get(&sensor.path)?;
+        let info = self.info(&state, path, instance, &mut HashMap::new());
+        Some(Arc::new(VirtualSensor { info, definition: instance.definition.clone() }))
     }
 }
 
-/// Both sorted by path; of one path the measured one.
+/// Merges two lists by path. A measured sensor hides a virtual one of the same path.
 pub(crate) fn merged(measured: Vec<SensorInfo>, computed: Vec<SensorInfo>) -> Vec<SensorInfo> {
     if computed.is_empty() {
         return measured;
     }
     let mut all = measured;
     all.extend(computed);
-    // Stable: a measured one stands before a computed one.
+    // The sort is stable: a measured sensor stays before a virtual one.
     all.sort_by(|a, b| a.path.cmp(&b.path));
     all.dedup_by(|later, first| later.path == first.path);
     all

@@ -107,7 +107,7 @@ fn a_long_list_comes_whole_and_in_order() {
     });
     assert_eq!(rows, expected);
     for (path, status, part) in [
-        ("across=mode", 400, "parameter `across`: \"mode\" is no aggregate"),
+        ("across=mode", 400, "parameter `across`: \"mode\" is not an aggregate"),
         ("across=first", 400, "no first and no last"),
         ("levels=2", 400, "parameter `levels` divides the sensors of `across`"),
         ("across=sum&levels=x", 400, "parameter `levels`: \"x\" is not a number of levels"),
@@ -227,8 +227,14 @@ fn wrong_parameters_are_named() {
         ("/api/v1/query?pattern=a&from=now&to=-1h", "parameter `to` ("),
         ("/api/v1/query?pattern=a&from=now&from=now", "parameter `from` is given twice"),
         ("/api/v1/query?pattern=a&every=10", "parameter `every`: \"10\" is not a length of time (no unit)"),
-        ("/api/v1/query?pattern=a&agg=median", "parameter `agg`: \"median\" is no aggregate; write one of mean, min"),
-        ("/api/v1/query?pattern=a&op=derive", "parameter `op`: \"derive\" is no operation; write one of rate, delta"),
+        (
+            "/api/v1/query?pattern=a&agg=median",
+            "parameter `agg`: \"median\" is not an aggregate; write one of mean, min",
+        ),
+        (
+            "/api/v1/query?pattern=a&op=derive",
+            "parameter `op`: \"derive\" is not an operation; write one of rate, delta",
+        ),
         ("/api/v1/query?pattern=a&limit=-1", "parameter `limit`: \"-1\" is not a number of rows"),
         ("/api/v1/query?pattern=a&format=parquet", "parameter `format`: unknown format `parquet`"),
     ] {

@@ -125,7 +125,7 @@ fn defined_over_http_and_there_like_any_other() {
     assert_eq!(rows(&server, "pattern=/site/total"), total);
     let (status, said) = send(&server, "DELETE", "/api/v1/virtual?path=/site/*/kilowatts", &json!(null), &server.token);
     assert_eq!(status, 400);
-    assert!(said["error"].as_str().unwrap().contains("others are computed from it: /site/total"), "{said}");
+    assert!(said["error"].as_str().unwrap().contains("other definitions refer to it: /site/total"), "{said}");
     let (status, _) = send(&server, "DELETE", "/api/v1/virtual?path=/site/total", &json!(null), &server.token);
     assert_eq!((status, rows(&server, "pattern=/site/total").len()), (200, 0));
 }

@@ -1,14 +1,14 @@
-//! What is computed along time on a grid. A state takes the points one after the other; what it gives at a point depends on the
-//! points that it looks back on only, to the last bit, and not on where it began.
+//! Functions along time on a grid. A state takes the points in order. Its result at a point depends exactly on the points within its reach, not on the
+//! point where it began.
 
 use super::super::ast::Along;
+use crate::line_segment::NS_PER_S;
 use crate::query::Agg;
 
 /// The most points of one moving window.
 pub(super) const WINDOW_POINTS_MAX: i64 = 1 << 20;
-const NS_PER_S: f64 = 1e9;
 
-/// How many points of the grid are in a window that ends at one of them.
+/// The number of points in a window that ends at a point.
 pub(super) fn window_points(window_ns: i64, grid: i64) -> i64 {
     (window_ns / grid + i64::from(window_ns % grid != 0)).max(1)
 }
@@ -25,7 +25,7 @@ pub(super) fn first_needed(along: Along, grid: i64, point: i64) -> i64 {
     }
 }
 
-/// How far back that can be at the most, ns.
+/// The longest distance back, ns.
 pub(super) fn back_ns(along: Along, grid: i64) -> i64 {
     match along {
         Along::Rate | Along::Delta => grid,
@@ -41,7 +41,7 @@ pub(super) fn ns(interval: wholegrain_model::Interval) -> i64 {
 #[derive(Debug, Clone)]
 pub(super) struct TrailingState {
     grid: i64,
-    /// The point after the last that was taken.
+    /// The point after the last one taken.
     next: Option<i64>,
     before: f64,
     kind: TrailingKind,
@@ -49,7 +49,7 @@ pub(super) struct TrailingState {
 
 #[derive(Debug, Clone)]
 enum TrailingKind {
-    /// Differences, divided by so many seconds.
+    /// Differences, divided by this many seconds.
     Difference(f64),
     Integral {
         period: i64,
@@ -71,8 +71,7 @@ impl TrailingState {
         Self { grid, next: None, before: f64::NAN, kind }
     }
 
-    /// Takes the values from `point` on and puts the results in their place. Between this and the last call there may be points left
-    /// out: those have no value.
+    /// Replaces the values from `point` on by the results. Points between two calls have no value.
     pub fn run(&mut self, point: i64, values: &mut [f64]) {
         if self.next.replace(point + values.len() as i64) != Some(point) {
             self.before = f64::NAN;
@@ -92,11 +91,11 @@ impl TrailingState {
     }
 }
 
-/// One step of an integral; a gap where the operand has one.
+/// One step of an integral; a gap if the operand is a gap.
 fn step(total: &mut f64, period: i64, grid: i64, time: i64, before: f64, new: f64) -> f64 {
     let since = time.rem_euclid(period);
     if since < grid {
-        // The period began after the point before: the line to here counts from there.
+        // The period began after the previous point: the line counts from the begin on.
         let part = since as f64 / grid as f64;
         let at_start = new + (before - new) * part;
         *total = 0.0;
@@ -109,7 +108,7 @@ fn step(total: &mut f64, period: i64, grid: i64, time: i64, before: f64, new: f6
     if new.is_nan() { f64::NAN } else { *total }
 }
 
-/// What the values of a window come to so far.
+/// The aggregate of a part of a window.
 #[derive(Debug, Clone, Copy)]
 struct SumPart {
     value: f64,
@@ -118,19 +117,18 @@ struct SumPart {
 
 const NOTHING: SumPart = SumPart { value: 0.0, count: 0 };
 
-/// An aggregate over the last points, in constant time a point and without an error that grows: points are gathered in blocks of the window's
-/// length, at whole multiples of it, so that each window is the end of one block and the beginning of the next.
+/// An aggregate over the last points, in constant time for each point and without accumulating errors. Points form blocks of the window's length, at
+/// multiples of it, so that each window is the end of one block and the begin of the next.
 #[derive(Debug, Clone)]
 struct TrailingWindow {
     agg: Agg,
     points: i64,
-    /// Number of the block that is being filled.
+    /// The number of the block being filled.
     block: Option<i64>,
-    /// Its values so far.
     values: Vec<f64>,
-    /// What they come to.
+    /// The aggregate of `values`.
     begun: SumPart,
-    /// Of the block before, what its points from each one on come to.
+    /// The aggregates of the previous block from each of its points to its end.
     ends: Vec<SumPart>,
 }
 
@@ -153,7 +151,7 @@ impl TrailingWindow {
         SumPart { value, count: left.count + right.count }
     }
 
-    /// Begins a block; what is known of the one before counts if it is the one before.
+    /// Begins a block. Keeps the previous one if it directly precedes it.
     fn turn(&mut self, block: i64) {
         self.ends.clear();
         if self.block.is_some_and(|before| before + 1 == block) {
@@ -174,7 +172,7 @@ impl TrailingWindow {
         if self.block != Some(block) {
             self.turn(block);
         }
-        // Points left out have no value.
+        // Skipped points have no value.
         self.values.resize(place, f64::NAN);
         self.values.push(value);
         self.begun = self.join(self.begun, part(value));

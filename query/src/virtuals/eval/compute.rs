@@ -1,17 +1,17 @@
-//! An expression over columns: all points of a stretch at once.
+//! Evaluates an expression over columns.
 
 use super::super::ast::{Binary, Function, Unary};
 use super::along::TrailingState;
 use super::grid::finite;
 use super::plan::StageCode;
 
-/// Values at the points of a stretch, or one at all of them. NaN is a gap.
+/// Values at successive points, or one value for all. NaN is a gap.
 enum StageColumn {
     Same(f64),
     Each(Vec<f64>),
 }
 
-/// What an expression is computed from.
+/// The inputs of an expression.
 pub(super) struct StageColumns<'a> {
     /// The point of the first value.
     pub point: i64,
@@ -59,7 +59,7 @@ impl StageColumn {
     }
 }
 
-/// A truth as a number; a gap where one of the operands is.
+/// A truth value as a number; a gap if an operand is a gap.
 fn truth(known: bool, is: bool) -> f64 {
     if known { f64::from(u8::from(is)) } else { f64::NAN }
 }
@@ -71,7 +71,7 @@ fn binary(operator: Binary, a: f64, b: f64) -> f64 {
         Binary::Subtract => a - b,
         Binary::Multiply => a * b,
         Binary::Divide => a / b,
-        // The exponent is no column: it never comes here.
+        // Compiled to `StageCode::Power`.
         Binary::Power => f64::NAN,
         Binary::Less => truth(known, a < b),
         Binary::LessOrEqual => truth(known, a <= b),
@@ -84,7 +84,7 @@ fn binary(operator: Binary, a: f64, b: f64) -> f64 {
     }
 }
 
-/// The lesser or greater; a gap where one of them is.
+/// The minimum or maximum; a gap if one is a gap.
 fn extreme(least: bool, a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() {
         f64::NAN
@@ -102,7 +102,7 @@ impl StageColumns<'_> {
         column.into_values(self.len)
     }
 
-    /// As deep as the expression is, which the parser bounds. An operand is used once, so that its column is given away.
+    /// The recursion is as deep as the expression, which the parser bounds. Each operand is used once, so its column can be moved.
     fn column(&mut self, code: &StageCode) -> StageColumn {
         let owned = |values: &mut Vec<f64>| StageColumn::Each(std::mem::take(values));
         match code {
@@ -112,7 +112,7 @@ impl StageColumns<'_> {
             StageCode::Divided(of, by) => self.column(of).map(|value| value / by),
             StageCode::Unary(Unary::Minus, of) => self.column(of).map(|value| -value),
             StageCode::Unary(Unary::Not, of) => self.column(of).map(|value| truth(!value.is_nan(), value == 0.0)),
-            // Of a gap too the power 0 would be 1.
+            // NaN to the power 0 would be 1.
             StageCode::Power(of, exponent) => {
                 self.column(of).map(|value| if value.is_nan() { value } else { value.powi(*exponent) })
             }
@@ -120,7 +120,7 @@ impl StageColumns<'_> {
                 let left = self.column(left);
                 let right = self.column(right);
                 match operator {
-                    // So that each is a loop of its own.
+                    // Separate closures compile to separate loops.
                     Binary::Add => left.join(right, |a, b| a + b),
                     Binary::Subtract => left.join(right, |a, b| a - b),
                     Binary::Multiply => left.join(right, |a, b| a * b),
@@ -164,7 +164,7 @@ impl StageColumns<'_> {
             Function::Clamp => {
                 for (at, bound) in others.iter().take(2).enumerate() {
                     let bound = self.column(bound);
-                    // Not below the second, then not above the third.
+                    // First the lower bound, then the upper one.
                     column = column.join(bound, |a, b| extreme(at == 1, a, b));
                 }
                 column

@@ -1,21 +1,21 @@
-//! Readings at the times of a grid: as they are where the times are the same, else on the line between two neighbours.
+//! Resamples readings to the times of a grid: a reading at the time unchanged, else linear interpolation between its neighbours.
 //!
-//! A value is a float, and a gap is NaN: no reading is NaN or infinite here ([`RawSamples::convert`]). A time counts as sampled where there is a reading, be
-//! it a gap, or between two that are not further apart than the bridge. Elsewhere there is a hole: no row at all.
+//! A value is a float, and a gap is NaN; [`RawSamples::convert`] makes NaN and infinite readings gaps. A time is sampled if there is a reading (or gap)
+//! at it, or one on each side at most the bridge apart. Elsewhere there is a hole: no row.
 
-use wholegrain_model::{ColumnValues, Conversion};
+use wholegrain_model::{ColumnValues, Conversion, Value};
 use wholegrain_store::{Chunk, SensorInfo};
 
 use crate::ops::advance;
 use crate::scale::Scale;
 
-/// Where values at points of the grid go. A point is a time divided by the grid's interval.
+/// Receives values at points of the grid. A point is a time divided by the grid's interval.
 pub(super) trait GridSink {
-    /// Values from this point on, one after the other; NaN for a gap.
+    /// Takes the values of successive points, NaN for gaps.
     fn run(&mut self, point: i64, values: &[f64]);
 }
 
-/// Brings rows onto a grid.
+/// Resamples rows to a grid.
 #[derive(Debug, Clone)]
 pub(super) struct GridSampler {
     grid: i64,
@@ -28,7 +28,7 @@ impl GridSampler {
         Self { grid, bridge, last: None }
     }
 
-    /// Takes the next rows, in time order; values at points of `first <= point < end` go to the sink.
+    /// Takes the next rows, in time order, and passes values at points of `first <= point < end` to the sink.
     pub fn feed(&mut self, times: &[i64], values: &[f64], (first, end): (i64, i64), sink: &mut impl GridSink) {
         let mut at = 0;
         while at < times.len() {
@@ -53,9 +53,9 @@ impl GridSampler {
         }
     }
 
-    /// How many rows from the first on are one interval apart.
+    /// The number of leading rows that are one interval apart.
     fn even(&self, times: &[i64]) -> usize {
-        // Nearly always all are, and that is found without a branch for each.
+        // Usually all are, which is checked without a branch for each.
         let uneven = times.windows(2).fold(0, |uneven, pair| uneven | (pair[1].wrapping_sub(pair[0]) ^ self.grid));
         if uneven == 0 {
             return times.len();
@@ -78,18 +78,18 @@ impl GridSampler {
     }
 }
 
-/// A gap in place of what is no finite number.
+/// Replaces NaN and infinity by a gap.
 #[inline]
 pub(super) fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { f64::NAN }
 }
 
-/// How raw values become quantities in base units.
+/// Converts raw values to quantities in base units.
 #[derive(Debug, Clone)]
 pub(super) struct RawSamples {
     scale: Scale,
     unit: Conversion,
-    /// Whether floats need only be looked through.
+    /// Whether floats only need a check for NaN and infinity.
     plain: bool,
 }
 
@@ -99,7 +99,7 @@ impl RawSamples {
         Self { scale, unit, plain: scale == Scale::ONE && unit.is_identity() }
     }
 
-    /// The values of a chunk, in place of what is in `out`.
+    /// Replaces `out` by the converted values of a chunk.
     pub fn convert(&self, chunk: &Chunk, out: &mut Vec<f64>) {
         out.clear();
         let quantity = |raw: f64| finite(self.unit.apply(self.scale.apply(raw)));
@@ -115,7 +115,7 @@ impl RawSamples {
         }
     }
 
-    /// A difference of raw values as one of quantities.
+    /// Converts a difference of raw values.
     fn difference(&self, raw: f64) -> f64 {
         let (multiplier, divisor) = self.unit.ratio();
         finite(self.scale.apply(raw) * multiplier / divisor)
@@ -134,12 +134,12 @@ pub(super) struct OperandTrack {
 }
 
 impl OperandTrack {
-    /// `len` points of a hole from `base` on.
+    /// A hole of `len` points from `base` on.
     pub fn holes(base: i64, len: usize) -> Self {
         Self { base, values: vec![f64::NAN; len], sampled: vec![false; len] }
     }
 
-    /// The first `len` points, which are taken out; holes where there is nothing yet.
+    /// Removes and returns the first `len` points; missing ones are holes.
     pub fn take(&mut self, len: usize) -> OperandTrack {
         self.reach(len);
         let values = self.values.drain(..len).collect();
@@ -166,20 +166,20 @@ impl GridSink for OperandTrack {
     }
 }
 
-/// How far a counter goes in each step of the grid, resets and wraps understood: between two readings evenly.
+/// The increase of a counter in each step of the grid, with resets and wraps handled, distributed evenly between two readings.
 #[derive(Debug)]
 pub(super) struct GridSteps<'a> {
     sensor: &'a SensorInfo,
     raw: &'a RawSamples,
     grid: i64,
     bridge: i64,
-    /// The point of the first step, which is the one that ends there.
+    /// The point at which the first step ends.
     base: i64,
     steps: Vec<f64>,
-    /// How much of each step is known, ns.
+    /// The known time of each step, ns.
     known: Vec<i64>,
     sampled: Vec<bool>,
-    last: Option<(i64, Option<wholegrain_model::Value>)>,
+    last: Option<(i64, Option<Value>)>,
 }
 
 impl<'a> GridSteps<'a> {
@@ -216,11 +216,7 @@ impl<'a> GridSteps<'a> {
         }
     }
 
-    fn segment(
-        &mut self,
-        (from, old): (i64, Option<wholegrain_model::Value>),
-        (to, new): (i64, Option<wholegrain_model::Value>),
-    ) {
+    fn segment(&mut self, (from, old): (i64, Option<Value>), (to, new): (i64, Option<Value>)) {
         let apart = to.saturating_sub(from);
         if apart > self.bridge || apart <= 0 {
             return;
@@ -230,18 +226,18 @@ impl<'a> GridSteps<'a> {
             self.mark(point);
         }
         let (Some(old), Some(new)) = (old, new) else { return };
-        let Some(gone) = advance(old, new, self.sensor.wraps_at) else { return };
-        // The step that ends at the point `p` is of the times after (p - 1) times the grid.
+        let Some(increase) = advance(old, new, self.sensor.wraps_at) else { return };
+        // The step that ends at the point `p` covers the times after (p - 1) times the grid.
         let (first, end) = (from.div_euclid(self.grid) + 1, (to - 1).div_euclid(self.grid) + 1);
         for point in first.max(self.base)..=end.min(last) {
             let at = (point - self.base) as usize;
             let overlap = to.min(point * self.grid) - from.max((point - 1) * self.grid);
-            self.steps[at] += if overlap == apart { gone } else { gone * (overlap as f64 / apart as f64) };
+            self.steps[at] += if overlap == apart { increase } else { increase * (overlap as f64 / apart as f64) };
             self.known[at] += overlap;
         }
     }
 
-    /// The steps; a gap where not all of one is known.
+    /// The steps; a step that is not completely known is a gap.
     pub fn finish(self) -> OperandTrack {
         let whole = |(step, known): (f64, i64)| if known == self.grid { self.raw.difference(step) } else { f64::NAN };
         let values = self.steps.iter().copied().zip(self.known.iter().copied()).map(whole).collect();

@@ -1,10 +1,10 @@
-//! What the values of many sensors at one time come to, without having them in memory together.
+//! Aggregates over sensors at each time. The values of only one sensor are in memory at a time.
 
 use super::super::MissingOperands;
-use super::grid::GridSink;
+use super::grid::{GridSink, OperandTrack, finite};
 use crate::query::Agg;
 
-/// What was taken so far, for each point of a part of the grid.
+/// The aggregates so far, for each point of a part of the grid.
 #[derive(Debug, Clone)]
 pub(super) struct GroupSums {
     agg: Agg,
@@ -13,9 +13,9 @@ pub(super) struct GroupSums {
     values: Vec<f64>,
     counts: Vec<u32>,
     sampled: Vec<bool>,
-    /// Of which member the value is, where that matters.
+    /// The member of each value; only for first and last.
     ranks: Vec<u32>,
-    /// The member whose values are coming.
+    /// The member whose values are added next.
     pub rank: u32,
 }
 
@@ -44,7 +44,7 @@ impl GroupSums {
         }
     }
 
-    /// The first `len` points, which are taken out.
+    /// Removes and returns the first `len` points.
     pub fn take(&mut self, len: usize) -> GroupSums {
         self.reach(len);
         let base = self.base;
@@ -60,7 +60,7 @@ impl GroupSums {
         }
     }
 
-    /// Takes in what came of other members at the same points.
+    /// Adds the aggregates of other members at the same points.
     pub fn join(&mut self, other: &GroupSums) {
         self.reach(other.values.len());
         for at in 0..other.values.len() {
@@ -87,7 +87,7 @@ impl GroupSums {
         }
     }
 
-    /// The values, and where there is a row. `members` is how many there are in all.
+    /// The values, and which points have a row. `members` is the number of all members.
     pub fn finish(&self, missing: MissingOperands, members: usize) -> (Vec<f64>, &[bool]) {
         let value = |at: usize| {
             let count = self.counts[at];
@@ -99,10 +99,10 @@ impl GroupSums {
                 _ => self.values[at],
             }
         };
-        ((0..self.values.len()).map(|at| super::grid::finite(value(at))).collect(), &self.sampled)
+        ((0..self.values.len()).map(|at| finite(value(at))).collect(), &self.sampled)
     }
 
-    /// Takes a member's values.
+    /// Adds a member's values from index `at` on.
     pub fn add(&mut self, at: usize, values: &[f64]) {
         self.reach(at + values.len());
         let range = at..at + values.len();
@@ -110,16 +110,16 @@ impl GroupSums {
         match self.agg {
             Agg::Sum | Agg::Mean | Agg::SampleMean => {
                 for ((mine, count), new) in mine.iter_mut().zip(counts).zip(values) {
-                    let there = !new.is_nan();
-                    *mine += if there { *new } else { 0.0 };
-                    *count += u32::from(there);
+                    let is_number = !new.is_nan();
+                    *mine += if is_number { *new } else { 0.0 };
+                    *count += u32::from(is_number);
                 }
             }
             Agg::Count => counts.iter_mut().zip(values).for_each(|(count, new)| *count += u32::from(!new.is_nan())),
             Agg::Min | Agg::Max => {
                 let least = self.agg == Agg::Min;
                 for ((mine, count), new) in mine.iter_mut().zip(counts).zip(values) {
-                    // Of a number and NaN these give the number.
+                    // `min` and `max` ignore NaN.
                     *mine = if least { mine.min(*new) } else { mine.max(*new) };
                     *count += u32::from(!new.is_nan());
                 }
@@ -141,13 +141,8 @@ impl GroupSums {
         self.sampled[range].fill(true);
     }
 
-    /// The same of a member that is a track; only where it is sampled.
-    pub fn add_track(&mut self, track: &super::grid::OperandTrack) {
-        self.add_track_at(0, track);
-    }
-
-    /// The same of a track whose first point is the one at `start`.
-    pub fn add_track_at(&mut self, start: usize, track: &super::grid::OperandTrack) {
+    /// Adds a member's sampled points; the first point of the track has the index `start`.
+    pub fn add_track(&mut self, start: usize, track: &OperandTrack) {
         let mut at = 0;
         for same in track.sampled.chunk_by(|a, b| a == b) {
             if same.first() == Some(&true) {

@@ -1,4 +1,4 @@
-//! The readings that virtual sensors are computed from.
+//! Measured readings, the operands of virtual sensors.
 
 use std::sync::Arc;
 

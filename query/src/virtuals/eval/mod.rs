@@ -2,27 +2,26 @@
 //!
 //! - In: a snapshot of measured sensors, and the definitions of the computed ones ([`SensorLookup`]).
 //! - Out: a snapshot of both. A computed sensor's times are whole multiples of its interval since the Unix epoch.
-//! - Never: a value across a hole or a gap, or from infinity; memory that grows with the range or the number of operands; a computation that nobody
-//!   pulls.
+//! - Never: a value across a hole or a gap, or from infinity; memory that grows with the range or the number of operands; a value before it is pulled.
 //!
-//! `plan.rs` says what has to be computed: the sensor and all computed ones below it, each once (a *stage*), operands first, without recursion, so that
-//! they may be nested to any depth. `run.rs` goes through time in slices: each stage computes the points that are due and gives them to those
-//! that are made from it. Of a measured operand only one chunk is in memory: its readings are brought onto the grid (`grid.rs`) and, where many
-//! are added up, into the sums at once (`group.rs`), sensor by sensor. `compute.rs` is the expression over columns, `along.rs` what looks
-//! along time. `series.rs` is the chunks of one sensor, with the encoding of cached pieces (`piece.rs`).
+//! `plan.rs` lists the *stages*: the sensor and all computed sensors below it, each once, operands first. It needs no recursion, so definitions can
+//! be nested to any depth. `run.rs` advances through time in slices: each stage computes its due points and passes them to the stages above it. Only
+//! one chunk of a measured operand is in memory: `grid.rs` resamples its readings to the grid, and `group.rs` adds the operands of an aggregate
+//! one by one. `compute.rs` evaluates the expression over columns, `along.rs` functions along time. `series.rs` produces the chunks of one sensor;
+//! `piece.rs` encodes cached pieces.
 //!
-//! # What a value is
-//! - There is a row at a time of the grid when one of the operands is sampled there: it has a reading at the time, gap or value, or two readings
-//!   around it that are not further apart than `bridge` (of the definition; else three of the operand's intervals, 5 minutes for one without).
-//! - An operand's value is its reading at the time, else the line between the two. A gap at one of them is a gap between them.
-//! - Everything is computed in coherent SI units, the result in the unit declared. NaN, infinity and what is divided by 0 are gaps, at each step.
-//! - Comparisons, `and`, `or`, `not` give 1 or 0, a gap where an operand is one. Of `if` only the branch taken matters, and the condition.
-//! - `delta` and `rate` are from one point of the grid to the next; of a counter by its readings, wraps and resets understood, in between spread
-//!   evenly. A step of which a part is not known is a gap.
-//! - `integral` is the area below the lines between neighbouring points since the last whole multiple of the period; it begins with 0 there. Where one of the
-//!   points is a gap nothing is added; at a gap it is one.
-//! - Moving aggregates are over the values of the points in (t - window, t]; a gap where there is no value at t.
-//! - Aggregates over sensors: a gap when one of them has no value, with `missing` = `skip` what the others come to. `count` counts those that have one.
+//! # Semantics of values
+//! - A time of the grid has a row if an operand is sampled there: it has a reading (gap or value) at the time, or two readings around it that are at
+//!   most `bridge` apart (default: three of the operand's intervals, 5 minutes without an interval).
+//! - An operand's value is its reading at the time, else interpolated between the two readings; if one of them is a gap, a gap.
+//! - Everything is computed in coherent SI units; the result is in the declared unit. NaN, infinity and a division by 0 are gaps at each step.
+//! - Comparisons, `and`, `or`, `not` give 1 or 0, or a gap if an operand is a gap. `if` needs only the condition and the selected branch.
+//! - `delta` and `rate` refer to the previous point of the grid. For a counter they use its readings, with wraps and resets, and distribute an increase
+//!   evenly over the time between two readings. A step that is not completely known is a gap.
+//! - `integral` is the area below the lines between successive points since the last multiple of the period, where it begins at 0. A gap adds nothing;
+//!   at a gap the integral is a gap.
+//! - Moving aggregates cover the points in (t - window, t]; a gap if there is no value at t.
+//! - Aggregates over sensors are a gap if one sensor has no value; with `missing` = `skip` they cover the others. `count` counts sensors with a value.
 
 mod along;
 mod compute;
@@ -49,7 +48,7 @@ use plan::EvalPlan;
 
 pub use plan::{EDGES_MAX, INTERVAL_NS_UNKNOWN, STAGES_MAX, interval_ns};
 
-/// Measured readings, and the derived readings of virtual sensors.
+/// A snapshot of measured readings that also computes virtual sensors.
 pub struct ComputedSnapshot {
     measured: Arc<dyn ReadSnapshot>,
     lookup: Arc<dyn SensorLookup>,
@@ -57,7 +56,7 @@ pub struct ComputedSnapshot {
 }
 
 impl ComputedSnapshot {
-    /// Over the measured readings of `measured`. Results are cached if `cache` is given and `measured` has a version ([`ReadSnapshot::version`]).
+    /// Results are cached if `cache` is given and `measured` has a version ([`ReadSnapshot::version`]).
     pub fn new(measured: Box<dyn ReadSnapshot>, lookup: Arc<dyn SensorLookup>, cache: Option<ResultCache>) -> Self {
         Self { measured: measured.into(), lookup, cache }
     }

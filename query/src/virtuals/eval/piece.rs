@@ -1,9 +1,9 @@
-//! Whole pieces of a computed sensor, as they are kept.
+//! The encoding of cached pieces of a computed sensor.
 
 use super::grid::OperandTrack;
 use super::plan::PIECE_POINTS_MAX;
 
-/// A piece as bytes: see the store's `FORMAT.md`.
+/// Encodes a piece; the store's `FORMAT.md` describes the bytes.
 pub(super) fn encode(values: &[f64], sampled: &[bool]) -> Vec<u8> {
     let bits = |is: &dyn Fn(usize) -> bool, out: &mut Vec<u8>| {
         let start = out.len();
@@ -11,17 +11,17 @@ pub(super) fn encode(values: &[f64], sampled: &[bool]) -> Vec<u8> {
         (0..sampled.len()).filter(|at| is(*at)).for_each(|at| out[start + at / 8] |= 1 << (at % 8));
     };
     let has = |at: usize| sampled[at] && !values[at].is_nan();
-    let there: Vec<f64> = (0..values.len()).filter(|at| has(*at)).map(|at| values[at]).collect();
-    let mut out = Vec::with_capacity(8 + sampled.len() / 4 + 2 + there.len() * 8);
+    let present: Vec<f64> = (0..values.len()).filter(|at| has(*at)).map(|at| values[at]).collect();
+    let mut out = Vec::with_capacity(8 + sampled.len() / 4 + 2 + present.len() * 8);
     out.extend_from_slice(&(sampled.len() as u32).to_le_bytes());
-    out.extend_from_slice(&(there.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(present.len() as u32).to_le_bytes());
     bits(&|at| sampled[at], &mut out);
     bits(&has, &mut out);
-    there.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+    present.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
     out
 }
 
-/// A piece of `points` points from `base` on; `None` when it is none.
+/// Decodes a piece of `points` points from `base` on; `None` if the bytes are invalid.
 pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<OperandTrack> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     let (len, there) = (number(0)?, number(4)?);
@@ -40,7 +40,7 @@ pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<OperandTrac
     values.next().is_none().then_some(track)
 }
 
-/// A piece that is being put together.
+/// A piece being assembled.
 #[derive(Debug)]
 pub(super) struct ChunkAssembly {
     pub number: i64,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_come_back_as_they_were_or_not_at_all() {
+    fn pieces_are_decoded_unchanged_or_refused() {
         let sampled = [true, true, false, true, true, false, false, true, true, true];
         let values = [1.5, f64::NAN, f64::NAN, -0.0, 3.0, f64::NAN, f64::NAN, f64::NAN, 5.0, 6.0];
         let bytes = encode(&values, &sampled);

@@ -1,4 +1,4 @@
-//! What has to be computed for one sensor: it and every computed sensor that it is made from, each once, operands first.
+//! Plans the evaluation of one sensor: a stage for it and each computed sensor below it, operands first.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,29 +15,27 @@ use crate::holes;
 use crate::holes::HOLE_INTERVALS;
 use crate::query::Agg;
 
-/// The interval of a computed sensor none of whose operands has one: 1 s.
+/// The interval of a computed sensor if no operand has one: 1 s.
 pub const INTERVAL_NS_UNKNOWN: i64 = 1_000_000_000;
-/// The most computed sensors that one is made from, at any depth.
+/// The most computed sensors below one, at any depth.
 pub const STAGES_MAX: usize = 20_000;
 /// The most operands of all of them together.
 pub const EDGES_MAX: usize = 200_000;
-/// The most points that all moving windows together hold: 4 Mi, about 100 MiB.
+/// The most points of all moving windows together: 4 Mi, about 100 MiB.
 const WINDOWS_POINTS_MAX: i64 = 4 << 20;
-/// Between two points of a computed operand further apart than so many of its intervals nothing is ever interpolated: so far it is computed ahead.
+/// The longest interpolation of a computed operand, in its intervals. The operand is computed this far ahead.
 const BRIDGE_POINTS_MAX: i64 = 1024;
-/// The longest pieces that are kept: 6 h, and so many points. Long ones make few files, short ones are sooner whole.
+/// The longest cached pieces: 6 h and [`PIECE_POINTS_MAX`]. Long pieces need fewer files, short ones are complete sooner.
 const PIECE_NS: i64 = if cfg!(test) { 60_000_000_000 } else { 6 * 3_600_000_000_000 };
 pub(super) const PIECE_POINTS_MAX: i64 = 4096;
 
-/// Where an operand's values come from.
 #[derive(Debug, Clone)]
 pub(super) enum OperandSource {
     Measured(Box<MeasuredOperand>),
-    /// The stage of this number.
+    /// The number of a stage.
     Stage(usize),
 }
 
-/// An operand that is a measured sensor.
 #[derive(Debug, Clone)]
 pub(super) struct MeasuredOperand {
     pub info: SensorInfo,
@@ -49,7 +47,7 @@ pub(super) struct MeasuredOperand {
 #[derive(Debug, Clone)]
 pub(super) struct StageOperand {
     pub source: OperandSource,
-    /// Whether the expression uses the increases of the operand (resets handled) instead of its values.
+    /// Whether the expression uses the increases of the operand, with resets handled, instead of its values.
     pub steps: bool,
     pub bridge: i64,
 }
@@ -69,7 +67,6 @@ pub(super) enum StageCode {
     Constant(f64),
     Operand(usize),
     Group(usize),
-    /// Divided by a number.
     Divided(Box<StageCode>, f64),
     Unary(Unary, Box<StageCode>),
     Power(Box<StageCode>, i32),
@@ -80,7 +77,7 @@ pub(super) enum StageCode {
 }
 
 impl StageCode {
-    /// The first point at which operands are needed for the value at `point`.
+    /// The first point that operands must have for the value at `point`.
     fn first_needed(&self, stage: &EvalStage, point: i64) -> i64 {
         let all = |parts: &mut dyn Iterator<Item = &StageCode>| {
             parts.map(|part| part.first_needed(stage, point)).min().unwrap_or(point)
@@ -89,7 +86,7 @@ impl StageCode {
             StageCode::Constant(_) | StageCode::Operand(_) => point,
             StageCode::Group(at) => {
                 let group = &stage.groups[*at];
-                // Those that are measured are read from further back each time.
+                // Measured operands are read again from further back for each slice.
                 let below = group.members.iter().any(|member| matches!(member.source, OperandSource::Stage(_)));
                 let along = group.along.filter(|_| below);
                 along.map_or(point, |along| first_needed(along, stage.grid, point))
@@ -104,7 +101,7 @@ impl StageCode {
         }
     }
 
-    /// How many columns are in memory at once while it is computed.
+    /// The number of columns in memory during its evaluation.
     fn columns(&self) -> usize {
         let in_turn = |parts: &mut dyn Iterator<Item = &StageCode>| {
             parts.enumerate().map(|(before, part)| before + part.columns()).max().unwrap_or(1)
@@ -132,14 +129,14 @@ pub(super) struct EvalStage {
     pub code: StageCode,
     pub operands: Vec<StageOperand>,
     pub groups: Vec<OperandGroup>,
-    /// What is done along time, in the order of the states.
+    /// The functions along time, in the order of the states.
     pub along: Vec<Along>,
-    /// From the base unit to the one declared.
+    /// From the base unit to the declared unit.
     pub out: Conversion,
 }
 
 impl EvalStage {
-    /// Every reference to another stage, with its bridge.
+    /// The references to other stages, with their bridges.
     pub fn below(&self) -> impl Iterator<Item = (usize, i64)> {
         let members = self.groups.iter().flat_map(|group| &group.members);
         self.operands.iter().chain(members).filter_map(|operand| match operand.source {
@@ -153,7 +150,7 @@ impl EvalStage {
         self.code.first_needed(self, point)
     }
 
-    /// Every reference to a sensor that is measured.
+    /// The references to measured sensors.
     pub fn measured(&self) -> impl Iterator<Item = &MeasuredOperand> {
         let members = self.groups.iter().flat_map(|group| &group.members);
         self.operands.iter().chain(members).filter_map(|operand| match &operand.source {
@@ -162,7 +159,7 @@ impl EvalStage {
         })
     }
 
-    /// How far the expression looks back at the most, bridges not counted.
+    /// The longest distance back of the expression, without bridges.
     fn back_ns(&self) -> i64 {
         let groups = self.groups.iter().filter_map(|group| group.along.as_ref());
         let steps = if self.operands.iter().any(|operand| operand.steps) { self.grid } else { 0 };
@@ -173,22 +170,21 @@ impl EvalStage {
 
 #[derive(Debug)]
 pub(super) struct EvalPlan {
-    /// Operands first; the last is the one asked for.
+    /// Operands first; the last one is the requested sensor.
     pub stages: Vec<EvalStage>,
-    /// How it may be kept.
     pub cache_key: CacheKey,
-    /// Time of the newest reading of the operands, as far as is known.
+    /// The time of the newest reading of the operands, as far as known.
     pub newest: i64,
-    /// How many columns are in memory at once.
+    /// The number of columns in memory at a time.
     pub columns: usize,
 }
 
-/// The interval of a computed sensor, ns: the one of its definition, or the shortest of its operands.
+/// The interval of a computed sensor, ns: its definition's, or the shortest one of its operands.
 pub fn interval_ns(defined: Option<wholegrain_model::Interval>, operands: impl Iterator<Item = u64>) -> u64 {
     let defined = defined.map(|interval| interval.ns()).filter(|ns| *ns > 0);
     let shortest = || operands.filter(|ns| *ns > 0).min();
     let found = defined.or_else(shortest).unwrap_or(INTERVAL_NS_UNKNOWN.cast_unsigned());
-    // So that a few of them fit into what times are counted in.
+    // Bounded, so that times do not overflow.
     found.min(i64::MAX.cast_unsigned() / 1024)
 }
 
@@ -200,7 +196,7 @@ fn refuse<T>(text: String) -> Result<T, StoreError> {
 struct ResolvedOperands {
     instance: Arc<VirtualSensor>,
     expr: Expr,
-    chosen: Vec<Vec<SensorInfo>>,
+    selected: Vec<Vec<SensorInfo>>,
 }
 
 impl EvalPlan {
@@ -229,7 +225,7 @@ impl EvalPlan {
                 held = held.saturating_add(points.saturating_mul(times));
                 if points > WINDOW_POINTS_MAX || held > WINDOWS_POINTS_MAX {
                     return refuse(format!(
-                        "{}: its moving windows hold more than {WINDOW_POINTS_MAX} points each or {WINDOWS_POINTS_MAX} together; give the definition a longer interval",
+                        "{}: its moving windows have more than {WINDOW_POINTS_MAX} points each or {WINDOWS_POINTS_MAX} together; set a longer interval in the definition",
                         stage.path
                     ));
                 }
@@ -237,7 +233,7 @@ impl EvalPlan {
         }
         let cache_key = cache_key(&stages);
         let newest = stages.iter().flat_map(EvalStage::measured).filter_map(|measured| measured.info.last_time).max();
-        // Of a stage all operands are there while it is computed; of the others what they give to later ones.
+        // The stage being computed has all operands in memory, the others those that they pass on.
         let own = |stage: &EvalStage| stage.operands.len() + 6 * stage.groups.len() + stage.code.columns();
         let below: usize = stages.iter().map(|stage| stage.operands.len() + 3 * stage.groups.len()).sum();
         let columns = stages.iter().map(own).max().unwrap_or(1) + if stages.len() > 1 { below } else { 0 };
@@ -249,18 +245,18 @@ impl EvalPlan {
     }
 }
 
-/// Every computed sensor below one, and the order in which operands come first.
+/// Finds all computed sensors below one, and their order, operands first.
 fn discover(
     resolve: &dyn SensorLookup,
     sensor: &SensorInfo,
 ) -> Result<(Vec<ResolvedOperands>, Vec<usize>), StoreError> {
-    /// What is to be done next: look at a sensor, or, after all that it is made from, put it in its place.
+    /// Visit a sensor, or append it to the order after its operands.
     enum PlanTask {
         Enter(SensorInfo),
         Leave(usize),
     }
     let (mut found, mut order): (Vec<ResolvedOperands>, Vec<usize>) = (Vec::new(), Vec::new());
-    // Where each was found, and whether it is in its place.
+    // The index of each sensor, and whether it is in the order.
     let mut known: HashMap<Arc<str>, (usize, bool)> = HashMap::new();
     let mut edges = 0;
     let mut tasks = vec![PlanTask::Enter(sensor.clone())];
@@ -281,30 +277,30 @@ fn discover(
             None => {}
         }
         let Some(instance) = resolve.instance(&sensor) else {
-            return refuse(format!("{} is not defined any more; ask again", sensor.path));
+            return refuse(format!("the definition of {} was removed during the query; repeat the query", sensor.path));
         };
         let expr = instance.expr().map_err(|error| StoreError::Sensor(format!("{}: {error}", sensor.path)))?;
         let mut references = Vec::new();
         super::super::each_reference(&expr, &mut |reference, _| references.push(reference));
-        let mut chosen = Vec::with_capacity(references.len());
+        let mut selected = Vec::with_capacity(references.len());
         for reference in &references {
             let sensors = resolve.sensors(&reference.pattern);
             edges += sensors.len();
             if sensors.len() > OPERANDS_MAX || edges > EDGES_MAX || found.len() >= STAGES_MAX {
                 return refuse(format!(
-                    "{}: <{}> chooses more than {OPERANDS_MAX} sensors, or the whole needs more than {EDGES_MAX} operands or {STAGES_MAX} virtual sensors; narrow it, or define sums of parts",
+                    "{}: <{}> selects more than {OPERANDS_MAX} sensors, or the query needs more than {EDGES_MAX} operands or {STAGES_MAX} virtual sensors; narrow the reference, or define sums of parts",
                     sensor.path, reference.text
                 ));
             }
-            chosen.push(sensors);
+            selected.push(sensors);
         }
         let at = found.len();
         known.insert(sensor.path.clone(), (at, false));
         tasks.push(PlanTask::Leave(at));
-        let computed = chosen.iter().flatten().filter(|sensor| sensor.id.is_computed());
+        let computed = selected.iter().flatten().filter(|sensor| sensor.id.is_computed());
         let computed: Vec<PlanTask> = computed.map(|sensor| PlanTask::Enter(sensor.clone())).collect();
         tasks.extend(computed.into_iter().rev());
-        found.push(ResolvedOperands { instance, expr, chosen });
+        found.push(ResolvedOperands { instance, expr, selected });
     }
     Ok((found, order))
 }
@@ -324,7 +320,7 @@ impl<'a> PlanBuilder<'a> {
         stages: &'a [EvalStage],
     ) -> Result<EvalStage, StoreError> {
         let definition = &found.instance.definition.definition;
-        let intervals = found.chosen.iter().flatten().map(|sensor| {
+        let intervals = found.selected.iter().flatten().map(|sensor| {
             let stage = number.get(&sensor.path).filter(|_| sensor.id.is_computed()).and_then(|at| stages.get(*at));
             stage.map_or(sensor.interval_ns, |stage| stage.grid.cast_unsigned())
         });
@@ -347,11 +343,11 @@ impl<'a> PlanBuilder<'a> {
         Ok(EvalStage { code, ..builder.stage })
     }
 
-    /// The sensors of the next reference: they come in the order in which they stand in the expression.
-    fn chosen(&mut self) -> &'a [SensorInfo] {
+    /// The sensors of the next reference of the expression.
+    fn selected(&mut self) -> &'a [SensorInfo] {
         let found = self.found;
         self.next_reference += 1;
-        found.chosen.get(self.next_reference - 1).map_or(&[], Vec::as_slice)
+        found.selected.get(self.next_reference - 1).map_or(&[], Vec::as_slice)
     }
 
     fn operand(&self, sensor: &SensorInfo, steps: bool) -> Result<StageOperand, StoreError> {
@@ -374,7 +370,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     fn single(&mut self, _reference: &Reference, steps: bool) -> Result<StageCode, StoreError> {
-        let Some(sensor) = self.chosen().first() else { return Ok(StageCode::Constant(f64::NAN)) };
+        let Some(sensor) = self.selected().first() else { return Ok(StageCode::Constant(f64::NAN)) };
         let operand = self.operand(sensor, steps)?;
         self.stage.operands.push(operand);
         Ok(StageCode::Operand(self.stage.operands.len() - 1))
@@ -392,7 +388,7 @@ impl<'a> PlanBuilder<'a> {
             ExprNode::Over { agg, along, .. } => {
                 let steps = matches!(along, Some(Along::Rate | Along::Delta));
                 let mut members = Vec::new();
-                for sensor in self.chosen() {
+                for sensor in self.selected() {
                     members.push(self.operand(sensor, steps && sensor.kind == Kind::Counter)?);
                 }
                 self.stage.groups.push(OperandGroup { agg: *agg, along: *along, members });
@@ -401,7 +397,7 @@ impl<'a> PlanBuilder<'a> {
             ExprNode::Unary(operator, of) => StageCode::Unary(*operator, Box::new(self.code(of)?)),
             ExprNode::Binary(Binary::Power, base, exponent) => {
                 let ExprNode::Number { value, .. } = exponent.node else {
-                    return refuse(format!("{}: an exponent is a whole number written out", self.stage.path));
+                    return refuse(format!("{}: an exponent must be a literal whole number", self.stage.path));
                 };
                 StageCode::Power(Box::new(self.code(base)?), value as i32)
             }
@@ -420,7 +416,7 @@ impl<'a> PlanBuilder<'a> {
 
     fn along(&mut self, along: Along, of: &Expr) -> Result<StageCode, StoreError> {
         if let (ExprNode::Sensor(reference), Along::Rate | Along::Delta) = (&of.node, along) {
-            let first = self.found.chosen.get(self.next_reference).and_then(|chosen| chosen.first());
+            let first = self.found.selected.get(self.next_reference).and_then(|selected| selected.first());
             if first.is_some_and(|sensor| sensor.kind == Kind::Counter && !sensor.id.is_computed()) {
                 let steps = self.single(reference, true)?;
                 let seconds = self.stage.grid as f64 / 1e9;
@@ -433,7 +429,7 @@ impl<'a> PlanBuilder<'a> {
     }
 }
 
-/// How a stage is kept: what decides about its values, and from which readings they are made.
+/// The cache key: everything that determines the values, and the readings that they depend on.
 fn cache_key(stages: &[EvalStage]) -> CacheKey {
     let mut operands: Vec<SensorId> =
         stages.iter().flat_map(EvalStage::measured).map(|measured| measured.info.id).collect();
@@ -448,7 +444,7 @@ fn cache_key(stages: &[EvalStage]) -> CacheKey {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&hash(0).to_be_bytes());
     key[8..].copy_from_slice(&hash(1).to_be_bytes());
-    // How far each looks back and ahead, with all below it.
+    // The reach of each stage back and ahead, including the stages below it.
     let mut reach: Vec<(i64, i64)> = Vec::with_capacity(stages.len());
     for stage in stages {
         let own = stage.back_ns();

@@ -423,10 +423,7 @@ pub(super) fn definition(path: &str, expression: &str, unit: &str) -> Definition
         path: path.to_owned(),
         expression: expression.to_owned(),
         unit: unit.to_owned(),
-        description: String::new(),
-        interval: None,
-        bridge: None,
-        missing: MissingOperands::Gap,
+        ..Definition::default()
     }
 }
 

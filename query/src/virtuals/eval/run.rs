@@ -1,4 +1,4 @@
-//! One stretch of time of a computed sensor, slice by slice: in each, every stage gives the points that are due to those that are made from it.
+//! Computes a sensor from one time on, slice by slice: in each slice every stage passes its due points to the stages above it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,51 +15,50 @@ use super::plan::{EvalPlan, EvalStage, MeasuredOperand, OperandGroup, OperandSou
 
 /// The most points of one slice.
 pub(super) const SLICE_POINTS_MAX: i64 = if cfg!(test) { 24 } else { 65_536 };
-/// The most values in memory for one slice, about: 4 Mi, 32 MiB.
+/// The approximate number of values in memory for one slice: 4 Mi, 32 MiB.
 const SLICE_VALUES_MAX: i64 = 4 << 20;
-/// The fewest points of a slice, however many columns there are.
+/// The fewest points of a slice, whatever the number of columns.
 const SLICE_POINTS_MIN: i64 = if cfg!(test) { 8 } else { 64 };
-/// Members of an aggregate are added up in so many parts, which are added up at the end: always the same, so that the result does not depend on how many
-/// threads there are.
+/// The members of an aggregate are added in this many parts, and then the parts. The number is constant, so that the result does not depend on the
+/// number of threads.
 const LANES: usize = 4;
-/// From so many members on.
+/// The fewest members that are divided into parts.
 const LANES_FROM: usize = if cfg!(test) { 3 } else { 16 };
-/// Fewer values than this are not worth a thread.
+/// The fewest values for which a thread is started.
 const THREAD_VALUES_MIN: usize = if cfg!(test) { 16 } else { 1 << 17 };
-/// Threads that help now, over all queries: as many as there are cores beside the one that asks.
+/// Helper threads of all queries now; at most the number of cores minus one.
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
-/// One operand that is computed: what came of it, at the points of the one that is made from it.
+/// The values of a computed operand at the points of the stage above it.
 struct PieceEdge {
     sampler: GridSampler,
     track: OperandTrack,
-    /// What is done along time with it before it is added up.
+    /// The function along time that is applied before the aggregate.
     along: Option<TrailingState>,
 }
 
-/// How far a stage is.
 struct RunProgress {
     next: i64,
     states: Vec<TrailingState>,
     /// For each operand that is a stage.
     operands: Vec<Option<PieceEdge>>,
-    /// For each group: what came of members that are stages, and how each of them stands.
+    /// For each group: the aggregate of members that are stages, and the state of each.
     groups: Vec<(GroupSums, Vec<Option<PieceEdge>>)>,
 }
 
-/// Which reference of which stage.
+/// A reference of a stage.
 #[derive(Clone, Copy)]
 enum PieceSlot {
     Operand(usize),
     Member(usize, usize),
 }
 
-/// A stretch on its way.
+/// A computation in progress.
 pub(super) struct StageRun {
     plan: Arc<EvalPlan>,
     measured: MeasuredReadings,
     stages: Vec<RunProgress>,
-    /// For each stage, who is made from it.
+    /// For each stage, the references to it.
     above: Vec<Vec<(usize, PieceSlot)>>,
     /// Everything before this time has been computed.
     cursor: i64,
@@ -69,7 +68,7 @@ pub(super) struct StageRun {
 }
 
 impl StageRun {
-    /// From the point `wanted` of the last stage on.
+    /// Begins at the point `wanted` of the last stage.
     pub fn new(plan: Arc<EvalPlan>, measured: MeasuredReadings, wanted: i64) -> Self {
         let count = plan.stages.len();
         let mut needed = vec![i64::MAX; count];
@@ -102,22 +101,22 @@ impl StageRun {
         Self { slice_ns: slice_ns(&plan), plan, measured, stages, above, cursor, wanted }
     }
 
-    /// Everything before this time has been computed; before the first slice, nothing from it on.
+    /// Everything before this time has been computed, nothing after it.
     pub fn cursor(&self) -> i64 {
         self.cursor
     }
 
-    /// Makes the next slices shorter or longer: there may be little to compute in them.
+    /// Sets the length of the next slices.
     pub fn set_slice(&mut self, slice_ns: i64) {
         self.slice_ns = slice_ns.max(1);
     }
 
-    /// Computes the next slice, at most up to the time `limit`: the last stage's next points, in the unit declared; there may be none yet.
+    /// Computes the next slice, at most up to the time `limit`. Returns the next points of the last stage in the declared unit; there may be none yet.
     pub fn slice(&mut self, limit: i64) -> Result<OperandTrack, StoreError> {
         self.cursor = self.cursor.saturating_add(self.slice_ns).min(limit).max(self.cursor);
         let plan = self.plan.clone();
         let count = plan.stages.len();
-        // The point after the last that is due, of each stage.
+        // The point after the last due one, for each stage.
         let mut ends = vec![i64::MIN; count];
         ends[count - 1] = (self.cursor - 1).div_euclid(plan.root().grid) + 1;
         for at in (0..count).rev() {
@@ -139,7 +138,7 @@ impl StageRun {
                 track = found;
                 break;
             }
-            self.give(at, &found);
+            self.pass_on(at, &found);
         }
         let skip = usize::try_from(self.wanted - track.base).unwrap_or(0).min(track.values.len());
         drop(track.take(skip));
@@ -155,7 +154,7 @@ impl StageRun {
         self.cursor >= limit
     }
 
-    /// The next points of one stage.
+    /// Computes the next points of one stage.
     fn stage(&mut self, at: usize, len: usize) -> Result<OperandTrack, StoreError> {
         let plan = self.plan.clone();
         let stage = &plan.stages[at];
@@ -186,7 +185,7 @@ impl StageRun {
                 let mut track = edge.track.take(len);
                 state.run(point, &mut track.values);
                 below.rank = rank as u32;
-                below.add_track(&track);
+                below.add_track(0, &track);
             }
             all.join(&below);
             let (values, part) = all.finish(stage.missing, group.members.len());
@@ -197,8 +196,8 @@ impl StageRun {
         Ok(OperandTrack { base: point, values: columns.values(&stage.code), sampled })
     }
 
-    /// Gives what a stage came to to all that are made from it.
-    fn give(&mut self, at: usize, track: &OperandTrack) {
+    /// Passes the points of a stage to the stages above it.
+    fn pass_on(&mut self, at: usize, track: &OperandTrack) {
         let grid = self.plan.stages[at].grid;
         let rows = || track.sampled.iter().enumerate().filter(|(_, sampled)| **sampled).map(|(row, _)| row);
         let times: Vec<i64> = rows().map(|row| (track.base + row as i64) * grid).collect();
@@ -226,7 +225,7 @@ impl StageRun {
     }
 }
 
-/// How long a slice is: no stage has too many points in it.
+/// The length of a slice, which bounds the points of every stage.
 pub(super) fn slice_ns(plan: &EvalPlan) -> i64 {
     let points = SLICE_VALUES_MAX / (plan.columns.max(1) as i64);
     let points = points.clamp(SLICE_POINTS_MIN, SLICE_POINTS_MAX);
@@ -257,7 +256,7 @@ impl RunProgress {
     }
 }
 
-/// A measured sensor's values at the points from `point` on, to the sink. Only one chunk of it is in memory.
+/// Passes a measured sensor's values at the points from `point` on to the sink, one chunk at a time.
 fn sample(
     readings: &MeasuredReadings,
     of: &MeasuredOperand,
@@ -278,7 +277,7 @@ fn sample(
     Ok(())
 }
 
-/// The same as a track, of its values or its steps.
+/// A measured sensor's values or steps as a track.
 fn read(
     readings: &MeasuredReadings,
     of: &MeasuredOperand,
@@ -301,7 +300,7 @@ fn read(
     Ok(steps.finish())
 }
 
-/// Adds one measured member to the sums.
+/// Adds one measured member to an aggregate.
 fn add_member(
     readings: &MeasuredReadings,
     grid: i64,
@@ -319,10 +318,10 @@ fn add_member(
             let seconds = grid as f64 / 1e9;
             track.values.iter_mut().for_each(|value| *value /= seconds);
         }
-        sums.add_track(&track);
+        sums.add_track(0, &track);
         return Ok(());
     }
-    // In stretches, as it may look back a long way.
+    // In parts, because the window can be long.
     let mut state = TrailingState::new(along, grid);
     let mut next = first_needed(along, grid, point);
     let end = point + len as i64;
@@ -332,13 +331,13 @@ fn add_member(
         state.run(next, &mut track.values);
         let skip = usize::try_from(point - next).unwrap_or(0).min(part as usize);
         drop(track.take(skip));
-        sums.add_track_at((track.base - point).max(0) as usize, &track);
+        sums.add_track((track.base - point).max(0) as usize, &track);
         next += part;
     }
     Ok(())
 }
 
-/// What the measured members of a group come to, on several cores where that pays.
+/// Aggregates the measured members of a group, on several cores if there are many values.
 fn add_up(
     readings: &MeasuredReadings,
     stage: &EvalStage,
@@ -393,7 +392,7 @@ fn add_up(
     Ok(all)
 }
 
-/// Threads that may help, given back when dropped.
+/// A number of helper threads, released on drop.
 struct Helpers(usize);
 
 impl Helpers {

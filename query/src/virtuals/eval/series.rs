@@ -1,4 +1,4 @@
-//! The chunks of one computed sensor: pieces from the result cache, the rest computed in slices as chunks are pulled.
+//! The chunks of one computed sensor: pieces from the result cache; the rest is computed in slices as chunks are pulled.
 
 use std::sync::Arc;
 
@@ -13,33 +13,32 @@ use super::run::{StageRun, slice_ns};
 
 /// Pieces that end less than this before the newest reading are not cached: late readings would invalidate them.
 const STABLE_NS: i64 = 120_000_000_000;
-/// After a hole the first slice is this part of a whole one: there may be one reading only before the next hole.
+/// The first slice after a hole is a full one divided by this: there may be only one reading before the next hole.
 const SLICE_PART: i64 = 64;
-/// Slices become longer by this factor as long as there is something in them; so does the range in which the next reading is looked for as long as
-/// there is none.
+/// Slices with rows grow by this factor; so does the range of the search for the next reading.
 const GROWTH: i64 = 4;
-/// A piece is computed as a whole for the cache only if the query needs at least this part of it.
-const ASKED_PART: i64 = 4;
+/// A piece is computed completely for the cache only if the query needs at least its length divided by this.
+const REQUESTED_PART: i64 = 4;
 
 pub(super) struct ComputedSeries {
     measured: MeasuredReadings,
     plan: Arc<EvalPlan>,
-    kept: Option<CachedResults>,
-    /// Where there may be readings.
+    cache: Option<CachedResults>,
+    /// The ranges that can have readings.
     spans: Vec<(i64, i64)>,
     from: i64,
     to: i64,
-    /// The next time that is due.
+    /// Everything before this time is done.
     cursor: i64,
-    /// Rows before this have been given.
-    given: i64,
+    /// Rows before this time have been returned.
+    returned: i64,
     run: Option<StageRun>,
     assembly: Option<ChunkAssembly>,
-    /// The piece that was looked for last and not found.
+    /// The last piece that the cache did not have.
     missed: Option<i64>,
-    /// How long the next slice is.
+    /// The length of the next slice.
     slice_ns: i64,
-    /// Whether there was nothing in the last one.
+    /// Whether the last slice had no rows.
     empty: bool,
     failed: bool,
 }
@@ -48,11 +47,11 @@ impl ComputedSeries {
     pub(crate) fn new(
         measured: MeasuredReadings,
         plan: Arc<EvalPlan>,
-        kept: Option<CachedResults>,
+        cache: Option<CachedResults>,
         from: i64,
         to: i64,
     ) -> Self {
-        // So that no time overflows that is a little before or after.
+        // Times slightly before or after do not overflow.
         let (least, most) = (-(1i64 << 62), 1i64 << 62);
         let (from, to) = (from.clamp(least, most), to.clamp(least, most));
         let margin = plan.cache_key.ahead_ns;
@@ -61,12 +60,12 @@ impl ComputedSeries {
         Self {
             measured,
             plan,
-            kept,
+            cache,
             spans,
             from,
             to,
             cursor: from,
-            given: from,
+            returned: from,
             run: None,
             assembly: None,
             missed: None,
@@ -76,7 +75,7 @@ impl ComputedSeries {
         }
     }
 
-    /// Goes on to where there may be something; `false` when there is nothing more.
+    /// Advances to the next range that can have rows; `false` at the end.
     fn skip_holes(&mut self) -> Result<bool, StoreError> {
         let margin = self.plan.cache_key.ahead_ns;
         let done = self.spans.iter().take_while(|span| span.1.saturating_add(margin) < self.cursor).count();
@@ -87,7 +86,7 @@ impl ComputedSeries {
         };
         self.jump(next);
         if std::mem::take(&mut self.empty) {
-            // A file's times, or those of other sensors, may reach over years in which the operands have nothing.
+            // The range of a file, or of other sensors, can include years without readings of the operands.
             let Some(next) = self.next_reading()? else {
                 self.finish_piece();
                 return Ok(false);
@@ -97,14 +96,14 @@ impl ComputedSeries {
         Ok(self.cursor < self.to)
     }
 
-    /// Goes on to `next`, before which there is no row, unless that saves nothing.
+    /// Advances to `next`, before which there are no rows, unless that saves nothing.
     fn jump(&mut self, next: i64) {
         let whole = slice_ns(&self.plan);
         let same_piece = self.piece_of(next) == self.piece_of(self.cursor);
         if next <= self.cursor || self.run.is_some() && (same_piece || next - self.cursor <= whole.min(self.slice_ns)) {
             return;
         }
-        // A new run may have to look back further than the current run has to go.
+        // A new run may have to begin before the current one.
         let begins = self.new_run(next).cursor();
         if self.run.as_ref().is_some_and(|run| begins < run.cursor()) {
             return;
@@ -115,7 +114,7 @@ impl ComputedSeries {
         self.slice_ns = (whole / SLICE_PART).max(self.plan.root().grid);
     }
 
-    /// The time of the operands' next reading from the cursor on that there can be a row before, if there is one.
+    /// The time of the operands' next reading that can affect rows from the cursor on.
     fn next_reading(&self) -> Result<Option<i64>, StoreError> {
         let last = self.times_of(self.piece_of(self.to - 1)).1.saturating_add(self.plan.cache_key.ahead_ns);
         let (mut from, mut wide) = (self.cursor, slice_ns(&self.plan));
@@ -139,50 +138,50 @@ impl ComputedSeries {
         Ok(None)
     }
 
-    /// A run from a time on: from the beginning of its piece where that is to be kept.
+    /// A run from a time on, or from the begin of its piece if that will be cached.
     fn new_run(&self, time: i64) -> StageRun {
         let piece = self.piece_of(time);
-        let begin = if self.is_worth_keeping(piece) { self.times_of(piece).0 } else { time };
+        let begin = if self.should_cache(piece) { self.times_of(piece).0 } else { time };
         let point = (begin - 1).div_euclid(self.plan.root().grid) + 1;
         StageRun::new(self.plan.clone(), self.measured.clone(), point)
     }
 
-    /// Caches the piece being assembled; no rows follow up to its end.
+    /// Caches the piece being assembled; it has no further rows.
     fn finish_piece(&mut self) {
-        let Some((kept, mut assembly)) = self.kept.clone().zip(self.assembly.take()) else { return };
+        let Some((cache, mut assembly)) = self.cache.clone().zip(self.assembly.take()) else { return };
         let points = (self.plan.cache_key.piece_ns / self.plan.root().grid) as usize;
         assembly.values.resize(points, f64::NAN);
         assembly.sampled.resize(points, false);
-        self.keep(&kept, &assembly);
+        self.store(&cache, &assembly);
     }
 
     fn piece_of(&self, time: i64) -> i64 {
         time.div_euclid(self.plan.cache_key.piece_ns)
     }
 
-    /// First time, and the one after the last.
+    /// The range of a piece, end exclusive.
     fn times_of(&self, piece: i64) -> (i64, i64) {
         let start = piece.saturating_mul(self.plan.cache_key.piece_ns);
         (start, start.saturating_add(self.plan.cache_key.piece_ns))
     }
 
-    /// Whether to compute the whole piece and cache it.
-    fn is_worth_keeping(&self, piece: i64) -> bool {
+    /// Whether to compute and cache the whole piece.
+    fn should_cache(&self, piece: i64) -> bool {
         let (start, end) = self.times_of(piece);
-        let asked = end.min(self.to).saturating_sub(start.max(self.from));
+        let requested = end.min(self.to).saturating_sub(start.max(self.from));
         let is_stable = end.saturating_add(self.plan.cache_key.ahead_ns).saturating_add(STABLE_NS) <= self.plan.newest;
-        self.kept.is_some() && is_stable && asked.saturating_mul(ASKED_PART) >= end - start
+        self.cache.is_some() && is_stable && requested.saturating_mul(REQUESTED_PART) >= end - start
     }
 
-    /// The piece that the cursor is in, if it is kept.
-    fn take_kept(&mut self) -> Option<OperandTrack> {
+    /// The piece at the cursor, if it is cached.
+    fn take_cached(&mut self) -> Option<OperandTrack> {
         let piece = self.piece_of(self.cursor);
         if self.missed == Some(piece) {
             return None;
         }
         let grid = self.plan.root().grid;
         let (start, end) = self.times_of(piece);
-        let found = self.kept.as_ref().and_then(|kept| kept.get(piece));
+        let found = self.cache.as_ref().and_then(|cache| cache.get(piece));
         let track = found.and_then(|bytes| decode(&bytes, start / grid, (end - start) / grid));
         if track.is_none() {
             self.missed = Some(piece);
@@ -194,14 +193,14 @@ impl ComputedSeries {
         track
     }
 
-    /// How far to compute at the most from here: to the end of the range, of the piece that it ends in, or to what is kept.
+    /// The end of the computation from here: of the range, of its last piece, or the next cached piece.
     fn limit(&self) -> i64 {
         let last = self.piece_of(self.to - 1);
-        let end = if self.is_worth_keeping(last) { self.times_of(last).1 } else { self.to };
-        let Some(kept) = &self.kept else { return end };
+        let end = if self.should_cache(last) { self.times_of(last).1 } else { self.to };
+        let Some(cache) = &self.cache else { return end };
         let slice_end = self.cursor.saturating_add(slice_ns(&self.plan)).min(end);
         let next = self.piece_of(self.cursor) + 1..=self.piece_of(slice_end);
-        let known = next.into_iter().find(|piece| kept.has(*piece));
+        let known = next.into_iter().find(|piece| cache.has(*piece));
         known.map_or(end, |piece| self.times_of(piece).0.min(end))
     }
 
@@ -218,7 +217,7 @@ impl ComputedSeries {
         if !self.empty {
             self.slice_ns = self.slice_ns.saturating_mul(GROWTH).min(slice_ns(&self.plan));
         }
-        // Between here and the next point there is nothing that is due.
+        // No point is due before the next one.
         let done = (track.base + track.values.len() as i64).saturating_mul(grid);
         self.cursor = self.cursor.max(done.min(limit));
         if run.is_done(limit) {
@@ -229,9 +228,9 @@ impl ComputedSeries {
         Ok(track)
     }
 
-    /// Gathers whole pieces and has them kept.
+    /// Assembles pieces and caches complete ones.
     fn assemble(&mut self, track: &OperandTrack) {
-        let Some(kept) = self.kept.clone() else { return };
+        let Some(cache) = self.cache.clone() else { return };
         let grid = self.plan.root().grid;
         let points = self.plan.cache_key.piece_ns / grid;
         let mut at = 0;
@@ -246,7 +245,7 @@ impl ComputedSeries {
                 assembly.values.extend_from_slice(&track.values[at..at + rows]);
                 assembly.sampled.extend_from_slice(&track.sampled[at..at + rows]);
                 if assembly.values.len() == points as usize {
-                    self.keep(&kept, &assembly);
+                    self.store(&cache, &assembly);
                 } else {
                     self.assembly = Some(assembly);
                 }
@@ -255,28 +254,29 @@ impl ComputedSeries {
         }
     }
 
-    fn keep(&self, kept: &CachedResults, piece: &ChunkAssembly) {
-        let cache_key = kept.cache_key();
+    /// Caches a piece unless late readings can still change it.
+    fn store(&self, cache: &CachedResults, piece: &ChunkAssembly) {
+        let cache_key = cache.cache_key();
         let (start, end) = self.times_of(piece.number);
         let is_stable = end.saturating_add(cache_key.ahead_ns).saturating_add(STABLE_NS) <= self.plan.newest;
         let (first, last) = (start.saturating_sub(cache_key.back_ns), end.saturating_add(cache_key.ahead_ns));
-        // A result is not cached while data is missing that may come back, nor if it has no rows: those are found quickly.
+        // A piece is not cached while data is missing that may return, nor without rows, which are computed quickly.
         if is_stable && piece.sampled.contains(&true) && self.measured.snapshot.warnings(first, last).is_empty() {
-            kept.put(piece.number, &encode(&piece.values, &piece.sampled));
+            cache.put(piece.number, &encode(&piece.values, &piece.sampled));
         }
     }
 
-    /// The rows of the range that have not been given yet: where a piece is computed as a whole, some have.
+    /// The rows of the range that have not been returned yet. A piece that is computed completely can repeat some.
     fn chunk(&mut self, track: &OperandTrack) -> Option<Chunk> {
         let grid = self.plan.root().grid;
-        let in_range = |point: i64| (self.given..self.to).contains(&(point * grid));
+        let in_range = |point: i64| (self.returned..self.to).contains(&(point * grid));
         let rows = (0..track.values.len()).filter(|at| track.sampled[*at] && in_range(track.base + *at as i64));
         let rows: Vec<usize> = rows.collect();
         if rows.is_empty() {
             return None;
         }
         let times: Vec<i64> = rows.iter().map(|at| (track.base + *at as i64) * grid).collect();
-        self.given = times.last().map_or(self.given, |last| last + 1);
+        self.returned = times.last().map_or(self.returned, |last| last + 1);
         let mut gaps = Gaps::default();
         let mut values = Vec::with_capacity(rows.len());
         for (row, at) in rows.iter().enumerate() {
@@ -297,7 +297,7 @@ impl Iterator for ComputedSeries {
         while !self.failed && self.cursor < self.to {
             let track = match self.skip_holes() {
                 Ok(false) => return None,
-                Ok(true) => self.take_kept().map_or_else(|| self.compute(), Ok),
+                Ok(true) => self.take_cached().map_or_else(|| self.compute(), Ok),
                 Err(error) => Err(error),
             };
             match track {
