@@ -11,9 +11,7 @@ pub const AGENT_BYTES_MAX: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// A signed integer, as read.
     Int(i64),
-    /// A floating-point number, as read.
     Float(f64),
 }
 
@@ -35,22 +33,22 @@ impl Value {
     }
 }
 
-/// What identifies a batch and says how it was sampled.
+/// The identity of a batch and its sampling interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// Name of the agent that sampled it.
+    /// The name of the agent.
     pub agent: String,
-    /// Start of the agent's process, ns since the Unix epoch: with `seq` it makes redelivery recognisable.
+    /// The start of the agent's process, ns since the Unix epoch. Together with `seq` it detects redelivery.
     pub boot: u64,
-    /// Number of the batch within (agent, boot), from 1, without holes over all groups of the agent.
+    /// The sequence number within (agent, boot), from 1, consecutive over all groups of the agent.
     pub seq: u64,
     /// The schema of the columns.
     pub schema: SchemaHash,
-    /// The interval asked for when the first sample was taken, ns; 0 for events without a rate.
+    /// The configured interval at the first sample, ns; 0 for events without an interval.
     pub interval_ns: u64,
 }
 
-/// Which samples of a column are gaps: bit `i` is set when sample `i` has no value. Empty when there is no gap.
+/// The gaps of a column: bit `i` is set if sample `i` has no value. Empty without gaps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gaps(pub Vec<u64>);
 
@@ -68,13 +66,12 @@ impl Gaps {
         self.0[index / 64] |= 1 << (index % 64);
     }
 
-    /// The number of gaps.
     pub fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 }
 
-/// The values of one sensor, one for each time of the batch; 0 stands at gaps.
+/// The values of one sensor, one for each time of the batch; 0 at gaps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ColumnValues {
     Int(Vec<i64>),
@@ -85,7 +82,6 @@ pub enum ColumnValues {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     pub values: ColumnValues,
-    /// Which of them are gaps.
     pub gaps: Gaps,
 }
 
@@ -101,7 +97,6 @@ impl Column {
         }
     }
 
-    /// The number of samples.
     pub fn len(&self) -> usize {
         match &self.values {
             ColumnValues::Int(values) => values.len(),
@@ -109,7 +104,6 @@ impl Column {
         }
     }
 
-    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -119,14 +113,13 @@ impl Column {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     pub header: BatchHeader,
-    /// Time of each sample.
     pub times: Vec<i64>,
     /// One column for each sensor, in the schema's order; each as long as `times`.
     pub columns: Vec<Column>,
 }
 
 impl Batch {
-    /// Readings in it, gaps not counted.
+    /// The number of readings without gaps.
     pub fn readings(&self) -> usize {
         self.columns.iter().map(|column| column.len() - column.gaps.count()).sum()
     }

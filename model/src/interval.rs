@@ -1,4 +1,4 @@
-//! Lengths of time as people write them: `1ms`, `10s`, `5min`, `1h`, `1h30m`.
+//! Lengths of time as users write them: `1ms`, `10s`, `5min`, `1h`, `1h30m`.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct IntervalError {
     reason: &'static str,
 }
 
-/// Units with their length in ns, the longest names first where one begins another.
+/// Units with their length in ns.
 const UNITS: &[(&str, u64)] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -65,7 +65,7 @@ impl Interval {
         Duration::from_nanos(self.0)
     }
 
-    /// Reads `1ms`, `1.5s`, `1h30m`. A bare number is refused: its unit would be a guess.
+    /// Parses `1ms`, `1.5s`, `1h30m`. A number without a unit is refused.
     pub fn parse(text: &str) -> Result<Self, IntervalError> {
         let refuse = |reason| IntervalError { text: text.chars().take(40).collect(), reason };
         let mut rest = text.trim();

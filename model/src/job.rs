@@ -1,4 +1,4 @@
-//! Jobs: what is known of one job on one node, and how it travels to the server.
+//! Job records: one job on one node, as agents send it to the server.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// The longest job id, in bytes.
 pub const JOB_ID_BYTES_MAX: usize = 128;
-/// The most steps of one job that a record tells of; further ones are counted only.
+/// The most steps of a record; further ones are only counted.
 pub const STEPS_MAX: usize = 1024;
-/// The longest text in a record that is not checked otherwise, in bytes; as the hooks of resource managers cut them.
+/// The longest text in a record without another bound, in bytes. Hooks of resource managers cut texts to the same length.
 pub const JOB_TEXT_BYTES_MAX: usize = 1024;
 /// The longest list of CPUs, in bytes.
 pub const JOB_CPUS_BYTES_MAX: usize = 4096;
@@ -19,35 +19,35 @@ pub const JOB_TOTALS_MAX: usize = 1024;
 /// The largest record, in bytes of JSON.
 pub const JOB_RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// One job on one node: an allocation, and what was found out about it. Sent each time it changes; the same (node, manager,
-/// job, owner, from) with a higher revision takes the place of an earlier one.
+/// One job on one node. The agent sends it after each change; a record replaces an earlier one with the same (node, manager, job, owner, from) and a
+/// lower revision.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobRecord {
     /// The id as the resource manager writes it, such as `4711`, `4711.pbs01`, `ƒ2oLkTLb` or a SLUID.
     pub job: String,
-    /// The level of the hierarchy that the job's sensors are below: `<prefix>/job/<level>/…`. The id, made fit for a name.
+    /// The level above the job's sensors: `<prefix>/job/<level>/…`. Derived from the id.
     pub level: String,
     /// `slurm`, `oar`, `pbs`, `flux`, `systemd`, or the name of a configured pattern.
     pub manager: String,
     pub node: String,
     pub prefix: String,
-    /// Who the path of its cgroup says that it is of: `uid:<uid>` or `user:<name>` that the manager wrote there; `own:<uid>` where
-    /// it lies below that user's own systemd manager, so that the user chose the id; empty where the path does not say.
+    /// The owner according to the path of the cgroup: `uid:<uid>` or `user:<name>` if the manager wrote it; `own:<uid>` below that user's own systemd
+    /// manager, where the user chose the id; empty if the path has no owner.
     pub owner: String,
-    /// Whose processes they are; `None` when it could not be found out.
+    /// The user of the processes; `None` if unknown.
     pub uid: Option<u32>,
-    /// The name that belongs to `uid` on the node.
+    /// The name of `uid` on the node.
     pub user: Option<String>,
-    /// The CPUs it may use as the kernel lists them, such as `0-3,8`; `None` when it could not be found out.
+    /// The CPUs that it may use as the kernel lists them, such as `0-3,8`; `None` if unknown.
     pub cpus: Option<String>,
-    /// Devices given to it, such as `gpu/0`.
+    /// Allocated devices, such as `gpu/0`.
     pub devices: Vec<String>,
-    /// When it began here, ns since the Unix epoch: the creation of its cgroup.
+    /// The begin on this node, ns since the Unix epoch: the creation of its cgroup.
     pub from: i64,
-    /// When it ended here; `None` while it runs.
+    /// The end on this node; `None` while it runs.
     pub to: Option<i64>,
-    /// The agent was not there to see the end: `to` is when it was last seen.
+    /// The agent did not run at the end: `to` is the time at which it last saw the job.
     pub end_unseen: bool,
     /// From a prolog hook.
     pub name: Option<String>,
@@ -57,17 +57,17 @@ pub struct JobRecord {
     pub partition: Option<String>,
     /// All nodes of the job as the resource manager writes them, from a prolog hook.
     pub nodes: Option<String>,
-    /// The id of a manager that knows the job by two, such as Slurm's job id beside a SLUID, from a prolog hook.
+    /// The second id, if the manager uses two, such as Slurm's job id beside a SLUID, from a prolog hook.
     pub also: Option<String>,
-    /// Steps and tasks below it, in the order in which they began.
+    /// Steps and tasks in the order of their begin.
     pub steps: Vec<StepRecord>,
     pub steps_dropped: u64,
-    /// Last known totals by metric, in the metrics' units (`cpu/usage` in s, `memory/peak` in By, …). Of a job that has ended the counters
-    /// `tasks/*` too, where they are known up to the end of its last process.
+    /// The last known totals by metric, in the metrics' units (`cpu/usage` in s, `memory/peak` in By, …). An ended job also has the counters `tasks/*`
+    /// if they are known up to the end of its last process.
     pub totals: BTreeMap<String, f64>,
-    /// Why a job that has ended has no `tasks/*` among its totals, though its processes were looked at while it ran.
+    /// Why the totals of an ended job lack `tasks/*` although its processes were sampled.
     pub tasks_missing: Option<String>,
-    /// When the latest of `totals` was read, ns since the Unix epoch.
+    /// The time at which the latest of `totals` was read, ns since the Unix epoch.
     pub totals_at: Option<i64>,
     /// Rises with every change.
     pub revision: u64,
@@ -79,19 +79,19 @@ pub struct JobRecord {
 pub struct StepRecord {
     /// Its path below the job, such as `step_0` or `step_0/task_1`.
     pub name: String,
-    /// When it began, ns since the Unix epoch.
+    /// The begin, ns since the Unix epoch.
     pub from: i64,
-    /// When it ended; `None` while it runs.
+    /// The end; `None` while it runs.
     pub to: Option<i64>,
 }
 
-/// CPUs that a node has at most, as far as its agent is believed: the kernel's own bound (`NR_CPUS` of x86-64).
+/// The most plausible CPUs of a node: the bound of the kernel (`NR_CPUS` of x86-64).
 pub const JOB_NODE_CPUS_MAX: u32 = 8192;
-/// Memory that a node has at most, as far as its agent is believed, in bytes: 1 PiB.
+/// The most plausible memory of a node, in bytes: 1 PiB.
 pub const JOB_NODE_MEMORY_BYTES_MAX: u64 = 1 << 50;
-/// Clocks may have been stepped by so much while a job ran, in s.
+/// The largest plausible clock step during a job, s.
 const CLOCK_S_MAX: f64 = 3600.0;
-/// Totals that are CPU seconds.
+/// Totals in CPU seconds.
 const CPU_SECONDS: [&str; 3] = ["cpu/usage", "cpu/user", "cpu/system"];
 
 /// Cuts a text to [`JOB_TEXT_BYTES_MAX`], between two characters.
@@ -101,7 +101,7 @@ fn cut(text: &mut String) {
 }
 
 impl JobRecord {
-    /// Cuts texts that only tell something to [`JOB_TEXT_BYTES_MAX`]; or says what else is too long or too much.
+    /// Cuts descriptive texts to [`JOB_TEXT_BYTES_MAX`]. Other texts and lists over their bounds are an error.
     pub fn bound(&mut self) -> Result<(), String> {
         let texts = [&mut self.user, &mut self.name, &mut self.account, &mut self.partition, &mut self.nodes];
         let more = [&mut self.also, &mut self.tasks_missing];
@@ -125,9 +125,9 @@ impl JobRecord {
         Ok(())
     }
 
-    /// Takes out totals that no node can have come to in the job's time, which ends at `now` where it has not ended: negative ones, more CPU seconds
-    /// than [`JOB_NODE_CPUS_MAX`] CPUs have, more memory than [`JOB_NODE_MEMORY_BYTES_MAX`]. The names of those that were taken out.
-    pub fn take_impossible_totals(&mut self, now: i64) -> Vec<String> {
+    /// Removes implausible totals and returns their names: negative ones, more CPU seconds than [`JOB_NODE_CPUS_MAX`] CPUs have in the job's time (up to
+    /// `now` while it runs), and more memory than [`JOB_NODE_MEMORY_BYTES_MAX`].
+    pub fn remove_implausible_totals(&mut self, now: i64) -> Vec<String> {
         let elapsed_s = self.to.unwrap_or(now).saturating_sub(self.from).max(0) as f64 / 1e9;
         let cpu_s_max = (elapsed_s + CLOCK_S_MAX) * f64::from(JOB_NODE_CPUS_MAX);
         let is_possible = |name: &str, value: f64| {
@@ -149,7 +149,7 @@ impl JobRecord {
         taken
     }
 
-    /// Whether it is the same job on the same node.
+    /// Whether both records are of the same job on the same node.
     pub fn is_same(&self, other: &JobRecord) -> bool {
         (&self.node, &self.manager, &self.job, &self.owner, self.from)
             == (&other.node, &other.manager, &other.job, &other.owner, other.from)
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_that_no_node_can_come_to_are_taken_out() {
+    fn implausible_totals_are_removed() {
         let hour = 3_600_000_000_000;
         let record = |to| JobRecord {
             from: hour,
@@ -172,13 +172,13 @@ mod tests {
             ..JobRecord::default()
         };
         let mut short = record(Some(2 * hour));
-        assert_eq!(short.take_impossible_totals(100 * hour), ["cpu/usage", "cpu/user", "memory/peak"]);
+        assert_eq!(short.remove_implausible_totals(100 * hour), ["cpu/usage", "cpu/user", "memory/peak"]);
         assert_eq!(short.totals.keys().collect::<Vec<_>>(), ["io/read_bytes"]);
-        assert_eq!(record(None).take_impossible_totals(100 * hour), ["cpu/user", "memory/peak"]);
+        assert_eq!(record(None).remove_implausible_totals(100 * hour), ["cpu/user", "memory/peak"]);
     }
 
     #[test]
-    fn texts_are_cut_between_characters_and_names_that_are_too_long_are_said() {
+    fn texts_are_cut_between_characters_and_long_names_are_refused() {
         let mut record = JobRecord { name: Some("a".to_owned() + &"ä".repeat(600)), ..JobRecord::default() };
         record.bound().unwrap();
         assert_eq!(record.name.as_ref().unwrap().len(), 1023);

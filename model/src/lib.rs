@@ -1,7 +1,7 @@
-//! The vocabulary of Wholegrain: what everything else speaks, and nothing that touches a disk, a network or a clock.
+//! The data model of Wholegrain: names, patterns, units, schemas, batches, job records and times.
 //!
-//! - In: names, patterns, durations and configuration as people write them.
-//! - Out: checked values ([`SensorPath`], [`Pattern`], [`Schema`], [`Batch`], [`Interval`]) that the other crates trust.
+//! - In: names, patterns, durations and configuration as users write them.
+//! - Out: checked values ([`SensorPath`], [`Pattern`], [`Schema`], [`Batch`], [`Interval`]) that other crates trust.
 //! - Never: I/O, threads, the current time. Time is an argument.
 
 pub mod batch;

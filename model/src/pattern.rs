@@ -1,4 +1,4 @@
-//! Patterns that choose sensors: `*` stands for any text within one level, `**` as a whole level for any number of levels.
+//! Patterns that select sensors: `*` matches any text within a level, the level `**` any number of levels.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct PatternError {
     reason: &'static str,
 }
 
-/// A checked pattern over sensor paths. One that does not begin with `/` is matched at any depth, as if `/**/` stood before it.
+/// A valid pattern over sensor paths. Without a leading `/` it matches at any depth, as if it began with `/**/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pattern {
     text: String,
@@ -26,12 +26,12 @@ enum Level {
     Any,
     /// A level without `*`.
     Exact(String),
-    /// The pieces between the `*` of one level; at least two.
+    /// The text between the `*` of one level; at least two pieces.
     Glob(Vec<String>),
 }
 
 impl Pattern {
-    /// Checks and takes a pattern such as `/lrz/**/power`, `/lrz/*/cpu/*/user` or `MemAvailable`.
+    /// Parses a pattern such as `/lrz/**/power`, `/lrz/*/cpu/*/user` or `MemAvailable`.
     pub fn new(text: impl Into<String>) -> Result<Self, PatternError> {
         let text = text.into();
         let refuse = |reason| Err(PatternError { pattern: text.chars().take(80).collect(), reason });
@@ -39,7 +39,7 @@ impl Pattern {
             return refuse("longer than 1024 bytes");
         }
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return refuse("holds white space or a control character");
+            return refuse("contains white space or a control character");
         }
         if text.contains(['+', '#']) {
             return refuse(
@@ -71,19 +71,17 @@ impl Pattern {
         Ok(Self { text, levels })
     }
 
-    /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether `path` (absolute, `/a/b`) is chosen by this pattern. A pattern for a name below some prefix can be matched
-    /// against a relative name too.
+    /// Whether the pattern matches `path`, an absolute path or a name below a prefix.
     ///
-    /// However many `**` the pattern has, no more levels are compared than the path has levels times the most levels between two `**` that follow each
-    /// other, and those before the first and after the last once: a path has at most [`crate::name::LEVELS_MAX`].
+    /// Whatever the number of `**`, the comparisons are bounded by the number of the path's levels, at most [`crate::name::LEVELS_MAX`], times the
+    /// longest run of levels between two `**`. Levels before the first and after the last `**` are compared once.
     pub fn matches(&self, path: &str) -> bool {
         let mut rest = Some(path.strip_prefix('/').unwrap_or(path));
-        // What follows the last `**` can only be the path's end.
+        // The levels after the last `**` must match the path's end.
         let last = self.levels.iter().rposition(|level| matches!(level, Level::Any));
         for level in last.into_iter().flat_map(|last| self.levels[last + 1..].iter().rev()) {
             let Some(text) = rest else { return false };
@@ -93,7 +91,7 @@ impl Pattern {
             }
             rest = before;
         }
-        // The classic two-pointer wildcard match, over levels: on a mismatch go back to the `**` before and let it eat one more.
+        // Two-pointer wildcard match over levels: after a mismatch the previous `**` takes one more level.
         let mut p = 0;
         let mut back: Option<(usize, Option<&str>)> = None;
         loop {
@@ -127,7 +125,7 @@ impl Pattern {
         }
     }
 
-    /// The literal beginning of every path that can match, for seeking in sorted names; `/` when nothing is literal.
+    /// The literal begin of every path that can match, for seeking in sorted names; `/` if nothing is literal.
     pub fn literal_prefix(&self) -> String {
         let mut prefix = String::from("/");
         for (i, level) in self.levels.iter().enumerate() {
@@ -148,16 +146,16 @@ impl Pattern {
         prefix
     }
 
-    /// Where in sorted names to look next when `path` (absolute) is not chosen: every name after it that is chosen is not before `to`, which is
-    /// empty when the next name is as good as any. `false` when no name after it is chosen.
+    /// For a skip scan: sets `to` to a lower bound of the next sorted name after `path` (absolute) that can match; empty means the next name.
+    /// Returns `false` if no later name can match.
     pub fn skip(&self, path: &str, to: &mut String) -> bool {
         to.clear();
-        // The end of the last level with a `*`: names that share all until there are left when nothing more can fit among them.
+        // The end of the last level with a `*`: if no later name with this beginning can match, the scan skips all of them.
         let mut star: Option<usize> = None;
         let beyond = |star: Option<usize>, to: &mut String| {
             if let Some(end) = star {
                 to.push_str(&path[..end]);
-                // What follows `/`.
+                // The character after `/`.
                 to.push('0');
             }
             star.is_some()
@@ -207,21 +205,21 @@ impl Pattern {
         beyond(star, to)
     }
 
-    /// Whether the pattern has no wildcard, so that it names one path.
+    /// Whether the pattern has no wildcard and so matches one path.
     pub fn is_literal(&self) -> bool {
         self.levels.iter().all(|level| matches!(level, Level::Exact(_)))
     }
 }
 
 fn split_level(text: &str) -> (&str, Option<&str>) {
-    // Levels are short: a search that is made for long texts takes longer to begin.
+    // Levels are short: a search optimized for long texts takes longer to start.
     match text.bytes().position(|byte| byte == b'/') {
         Some(at) => (&text[..at], Some(&text[at + 1..])),
         None => (text, None),
     }
 }
 
-/// The levels before the last one, if there are any, and the last one.
+/// The levels before the last one, if any, and the last one.
 fn split_last_level(text: &str) -> (Option<&str>, &str) {
     match text.bytes().rposition(|byte| byte == b'/') {
         Some(at) => (Some(&text[..at]), &text[at + 1..]),
@@ -244,14 +242,13 @@ impl Level {
     }
 }
 
-/// Whether `text` is what `pattern` says: `*` stands for any text, also none and also with `/` in it; everything else for itself. For names that are
-/// no paths, such as ids of jobs.
+/// Whether a pattern matches a text that is not a path, such as a job id: `*` matches any text, also an empty one and `/`.
 pub fn glob(pattern: &str, text: &str) -> bool {
     pieces_fit(pattern.split('*'), text)
 }
 
-/// Matches the pieces around the stars: the first at the start, the last at the end, the others at their first place. So the time is at most
-/// the product of the two lengths.
+/// Matches the pieces between stars: the first at the start, the last at the end, the others at their first occurrence. The time is at most the
+/// product of the two lengths.
 fn pieces_fit<'a>(mut pieces: impl DoubleEndedIterator<Item = &'a str>, text: &str) -> bool {
     let first = pieces.next().unwrap_or_default();
     if !begins(text, first) {
@@ -268,7 +265,7 @@ fn pieces_fit<'a>(mut pieces: impl DoubleEndedIterator<Item = &'a str>, text: &s
     ends(rest, last)
 }
 
-/// Like `starts_with`. An empty `String` points nowhere, and C libraries that load by AVX-512 with a mask take some 100 ns to compare no bytes there.
+/// As `starts_with`. An empty `String` has a dangling pointer, and C libraries with masked AVX-512 loads take about 100 ns to compare no bytes there.
 fn begins(text: &str, piece: &str) -> bool {
     piece.is_empty() || text.starts_with(piece)
 }
@@ -302,20 +299,17 @@ impl serde::Serialize for Pattern {
     }
 }
 
-/// Which names to keep: those that match an include pattern (or all, when there are none) and no exclude pattern.
+/// Keeps names that match an include pattern (all, without include patterns) and no exclude pattern.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
-    /// Keep only what one of these matches; empty means all.
     #[serde(default)]
     pub include: Vec<Pattern>,
-    /// Drop what one of these matches.
     #[serde(default)]
     pub exclude: Vec<Pattern>,
 }
 
 impl Filter {
-    /// Whether `name` is kept.
     pub fn keeps(&self, name: &str) -> bool {
         (self.include.is_empty() || self.include.iter().any(|p| p.matches(name)))
             && !self.exclude.iter().any(|p| p.matches(name))
@@ -330,16 +324,16 @@ mod tests {
     use crate::name::LEVELS_MAX;
 
     thread_local! {
-        /// How many levels were compared on this thread.
+        /// The number of compared levels on this thread.
         pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// What the matcher should say, level by level from the beginning.
-    fn is_chosen(levels: &[Level], path: &[&str]) -> bool {
+    /// A reference implementation, level by level.
+    fn is_match(levels: &[Level], path: &[&str]) -> bool {
         match levels {
             [] => path.is_empty(),
-            [Level::Any, rest @ ..] => (0..=path.len()).any(|at| is_chosen(rest, &path[at..])),
-            [level, rest @ ..] => path.first().is_some_and(|first| level.matches(first)) && is_chosen(rest, &path[1..]),
+            [Level::Any, rest @ ..] => (0..=path.len()).any(|at| is_match(rest, &path[at..])),
+            [level, rest @ ..] => path.first().is_some_and(|first| level.matches(first)) && is_match(rest, &path[1..]),
         }
     }
 
@@ -369,7 +363,7 @@ mod tests {
         check("meminfo/Mem*", &["/n/meminfo/MemFree"], &["/n/meminfo/SwapFree"]);
     }
 
-    /// Every path of up to so many levels of these names.
+    /// Every path of up to `most` levels of these names.
     fn all_of(names: &[&str], most: usize) -> Vec<String> {
         let mut paths: Vec<String> = Vec::new();
         let mut last = vec![String::new()];
@@ -381,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_is_not_chosen() {
+    fn skipped_names_do_not_match() {
         let mut paths = all_of(&["a", "a-", "a0", "ab", "b", "b.c", "z"], 3);
         paths.sort();
         let mut skipped = 0;
@@ -441,7 +435,7 @@ mod tests {
         for text in all_of(&levels, 4) {
             let pattern = Pattern::new(text).unwrap();
             for (path, split) in paths.iter().zip(&split) {
-                let expected = is_chosen(&pattern.levels, split);
+                let expected = is_match(&pattern.levels, split);
                 assert_eq!(pattern.matches(path), expected, "{pattern} {path}");
                 chosen += usize::from(expected);
             }

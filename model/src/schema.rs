@@ -1,6 +1,4 @@
-//! Schemas: the ordered sensors of a group, sent once, and the hash that names them.
-//!
-//! The byte layout is the one that travels; `transport/FORMAT.md` describes it byte by byte.
+//! Schemas: the ordered sensors of a group. Agents send a schema once; its hash identifies it. `transport/FORMAT.md` describes the byte layout.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,20 +16,20 @@ pub const UNIT_BYTES_MAX: usize = 64;
 pub const DESCRIPTION_BYTES_MAX: usize = 512;
 /// The largest encoded schema, in bytes.
 pub const SCHEMA_BYTES_MAX: usize = 16 << 20;
-/// Version of the schema's byte layout.
+/// The version of the byte layout.
 pub const SCHEMA_VERSION: u8 = 1;
 
-/// What a sensor's successive values mean.
+/// The meaning of a sensor's successive values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The value is the quantity now: it may rise and fall.
+    /// The value is the current quantity; it can rise and fall.
     Gauge,
-    /// The value only rises, except when it restarts or wraps; its differences are the quantity.
+    /// The value only rises, except for restarts and wraps; its differences are the quantity.
     Counter,
 }
 
-/// How values are kept: never converted on the way.
+/// The type of raw values, which is never converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueType {
@@ -42,18 +40,17 @@ pub enum ValueType {
 /// One sensor of a schema.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SensorDef {
-    /// Name below the schema's prefix, such as `cpu/3/user`.
+    /// The name below the schema's prefix, such as `cpu/3/user`.
     pub name: String,
-    /// Unit of the scaled value in UCUM code (`By`, `s`, `Cel`, `W`, `Hz`, `1`).
+    /// The unit of the scaled value as a UCUM code (`By`, `s`, `Cel`, `W`, `Hz`, `1`).
     pub unit: String,
     pub kind: Kind,
-    /// Type of the raw value.
     pub value_type: ValueType,
     /// Raw value times scale is the quantity in `unit`. Finite and not zero.
     pub scale: f64,
-    /// For a counter that wraps: the first raw value that it cannot show (its modulus).
+    /// The modulus of a counter that wraps: the first raw value that it cannot represent.
     pub wraps_at: Option<u64>,
-    /// What it is, in one sentence.
+    /// One sentence.
     pub description: String,
 }
 
@@ -76,23 +73,21 @@ impl SensorDef {
         Self { kind: Kind::Counter, ..Self::gauge(name, unit, description) }
     }
 
-    /// The same with another scale.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale, ..self }
     }
 
-    /// The same with floating-point values.
     pub fn float(self) -> Self {
         Self { value_type: ValueType::Float, ..self }
     }
 }
 
-/// The first 16 bytes of the SHA-256 of a schema's encoded form: its name.
+/// The identity of a schema: the first 16 bytes of the SHA-256 of its encoding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SchemaHash(pub [u8; 16]);
 
 impl SchemaHash {
-    /// Of an encoded schema; of other bytes it is no schema's.
+    /// The hash of an encoded schema.
     pub fn of(encoded: &[u8]) -> Self {
         let digest = Sha256::digest(encoded);
         let mut hash = [0; 16];
@@ -100,7 +95,7 @@ impl SchemaHash {
         Self(hash)
     }
 
-    /// Reads 32 hexadecimal digits.
+    /// Parses 32 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 32 || !text.is_ascii() {
             return None;
@@ -128,14 +123,9 @@ impl fmt::Debug for SchemaHash {
 /// Why a schema was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SchemaError {
-    /// The group's name or a sensor's is not allowed.
     #[error("schema of group {group:?}: {error}")]
-    Name {
-        group: String,
-        /// What is wrong with the name.
-        error: NameError,
-    },
-    /// A bound is exceeded or a property makes no sense.
+    Name { group: String, error: NameError },
+    /// A bound is exceeded or a property is invalid.
     #[error("schema of group {group:?}: {reason}")]
     Invalid { group: String, reason: String },
     /// The bytes are not a schema.
@@ -143,7 +133,7 @@ pub enum SchemaError {
     Malformed { reason: &'static str, offset: usize },
 }
 
-/// The ordered sensors of one group with their properties. Checked when made; does not change; cheap to clone.
+/// The ordered sensors of one group with their properties. Valid, immutable, cheap to clone.
 #[derive(Clone)]
 pub struct Schema(Arc<Inner>);
 
@@ -151,7 +141,7 @@ struct Inner {
     prefix: SensorPath,
     group: String,
     sensors: Arc<[SensorDef]>,
-    /// The sensors' types side by side: what goes through batches looks at these alone.
+    /// The sensors' types, contiguous for loops over batches.
     types: Arc<[ValueType]>,
     hash: SchemaHash,
 }
@@ -173,7 +163,7 @@ impl Schema {
             }
             if !sensor.scale.is_finite() || sensor.scale == 0.0 {
                 return invalid(format!(
-                    "sensor {:?} has the scale {}; finite and not 0 wanted",
+                    "sensor {:?} has the scale {}; it must be finite and not 0",
                     sensor.name, sensor.scale
                 ));
             }
@@ -201,27 +191,25 @@ impl Schema {
         Ok(Self(Arc::new(Inner { prefix, group, sensors: sensors.into(), types, hash })))
     }
 
-    /// What every sensor's name is below: the agent's own place in the hierarchy.
+    /// The path above all sensor names: the agent's place in the hierarchy.
     pub fn prefix(&self) -> &SensorPath {
         &self.0.prefix
     }
 
-    /// The group's name below the prefix, such as `meminfo`.
+    /// The name of the group below the prefix, such as `meminfo`.
     pub fn group(&self) -> &str {
         &self.0.group
     }
 
-    /// The sensors in their order.
     pub fn sensors(&self) -> &[SensorDef] {
         &self.0.sensors
     }
 
-    /// The types of the sensors' values, in their order.
+    /// The types of the sensors' values, in order.
     pub fn types(&self) -> &[ValueType] {
         &self.0.types
     }
 
-    /// The number of sensors.
     pub fn len(&self) -> usize {
         self.0.sensors.len()
     }
@@ -231,17 +219,17 @@ impl Schema {
         self.0.sensors.is_empty()
     }
 
-    /// Its name: the hash of its content.
+    /// The hash of its content, which identifies it.
     pub fn hash(&self) -> SchemaHash {
         self.0.hash
     }
 
-    /// The whole path of sensor `index`.
+    /// The full path of sensor `index`.
     pub fn path(&self, index: usize) -> String {
         [self.0.prefix.as_str(), "/", &self.0.sensors[index].name].concat()
     }
 
-    /// The same schema; where its sensors are those of `other`, they are in memory once for both.
+    /// The same schema, which shares the memory of its sensors with `other` if they are equal.
     pub fn sharing(&self, other: &Schema) -> Self {
         if Arc::ptr_eq(&self.0.sensors, &other.0.sensors) || self.0.sensors != other.0.sensors {
             return self.clone();
@@ -252,23 +240,23 @@ impl Schema {
         Self(Arc::new(Inner { prefix, group, sensors, types, hash }))
     }
 
-    /// The same sensors below another prefix. `hash` is what [`Schema::hash`] of it was once: it is not computed, nor is anything checked, so that a
-    /// store that kept it reads thousands of agents' schemas quickly.
-    pub fn elsewhere(&self, prefix: SensorPath, group: String, hash: SchemaHash) -> Self {
+    /// The same sensors below another prefix. `hash` must be the known hash of the result. It is not computed and nothing is checked, so that a store
+    /// loads the schemas of thousands of agents quickly.
+    pub fn with_prefix(&self, prefix: SensorPath, group: String, hash: SchemaHash) -> Self {
         let (sensors, types) = (self.0.sensors.clone(), self.0.types.clone());
         let schema = Self(Arc::new(Inner { prefix, group, sensors, types, hash }));
         debug_assert_eq!(SchemaHash::of(&schema.encode()), hash);
         schema
     }
 
-    /// The bytes of its sensors alone, with which [`Schema::encode`] ends, and their name: the same for all schemas of these sensors.
+    /// The encoding of the sensors, which is the end of [`Schema::encode`], and its hash. Both are the same for all schemas of these sensors.
     pub fn encode_sensors(&self) -> (SchemaHash, Vec<u8>) {
         let mut bytes = Vec::new();
         encode_sensors(&self.0.sensors, &mut bytes);
         (SchemaHash::of(&bytes), bytes)
     }
 
-    /// A schema of sensors as [`Schema::encode_sensors`] wrote them.
+    /// A schema of sensors that [`Schema::encode_sensors`] encoded.
     pub fn decode_sensors(prefix: &str, group: &str, sensors: &[u8]) -> Result<Self, SchemaError> {
         let mut bytes = vec![SCHEMA_VERSION];
         put_text(prefix, &mut bytes);
@@ -277,14 +265,14 @@ impl Schema {
         Self::decode(&bytes)
     }
 
-    /// The bytes that travel and that the hash is of.
+    /// The encoding, which agents send and the hash covers.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         encode(&self.0.prefix, &self.0.group, &self.0.sensors, &mut bytes);
         bytes
     }
 
-    /// Reads what [`Schema::encode`] wrote, checking every bound.
+    /// Decodes and checks the bytes of [`Schema::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, SchemaError> {
         let mut reader = Reader { bytes, at: 0 };
         if bytes.len() > SCHEMA_BYTES_MAX {
@@ -296,7 +284,7 @@ impl Schema {
         let prefix = reader.text()?.to_owned();
         let group = reader.text()?.to_owned();
         let count = reader.varint()?;
-        // Each sensor takes at least 13 bytes, so that a count that lies cannot make a large allocation.
+        // Each sensor takes at least 13 bytes: a false count cannot cause a large allocation.
         if count > SENSORS_MAX as u64 || count as usize > bytes.len() / 13 + 1 {
             return reader.fail("more sensors than fit");
         }
@@ -477,7 +465,7 @@ mod tests {
         assert_eq!((back.hash(), back.sensors()), (schema.hash(), schema.sensors()));
         let other = Schema::new(SensorPath::new("/lab/n2").unwrap(), "m", schema.sensors().to_vec()).unwrap();
         assert_eq!(other.encode_sensors().0, name);
-        let moved = back.elsewhere(other.prefix().clone(), "m".to_owned(), other.hash());
+        let moved = back.with_prefix(other.prefix().clone(), "m".to_owned(), other.hash());
         assert_eq!((moved.hash(), moved.encode()), (other.hash(), other.encode()));
         assert!(std::ptr::eq(moved.sensors(), back.sensors()));
     }

@@ -1,4 +1,4 @@
-//! Numbers of bytes as people write them: `64KiB`, `1.5GB`.
+//! Numbers of bytes as users write them: `64KiB`, `1.5GB`.
 
 use std::fmt;
 
@@ -26,12 +26,11 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 impl ByteSize {
-    /// Of so many MiB.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// Reads `64MiB`. A bare number is refused, except 0.
+    /// Parses `64MiB`. A number without a unit is refused, except 0.
     pub fn parse(text: &str) -> Result<Self, ByteSizeError> {
         let refuse = || ByteSizeError(text.chars().take(40).collect());
         let trimmed = text.trim();

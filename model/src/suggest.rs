@@ -1,6 +1,6 @@
-//! "Did you mean …": the known name nearest to one that is not known.
+//! "Did you mean …": the known name most similar to an unknown one.
 
-/// The nearest of `known` to `wrong`, when it is near enough to be a slip of the finger.
+/// The most similar of `known` to `wrong`, if it is similar enough for a typing error.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (score, name) = known
         .into_iter()

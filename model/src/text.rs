@@ -1,10 +1,10 @@
-//! Text of unknown origin in places that interpret it: a terminal, a spreadsheet.
+//! Makes text of unknown origin safe for terminals and spreadsheets.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character changes how the text around it is shown, or shows nothing itself: control characters, line and paragraph
-/// separators, and the marks that change the direction of text (Unicode Technical Report 36, 2.6).
+/// Whether a character is invisible or changes the display of the text around it: control characters, line and paragraph separators, and marks for
+/// the direction of text (Unicode Technical Report 36, 2.6).
 pub fn is_hidden(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -12,7 +12,7 @@ pub fn is_hidden(c: char) -> bool {
         || c.is_control()
 }
 
-/// The text with each hidden character as `\u{202e}`.
+/// Replaces each hidden character by its escape, such as `\u{202e}`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
@@ -27,8 +27,8 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A field of a CSV line (RFC 4180). A spreadsheet takes text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return for a formula:
-/// such text gets a `'` before it, which spreadsheets do not show. For text only; numbers are written as they are.
+/// A text field of a CSV line (RFC 4180). Spreadsheets interpret text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return as a formula:
+/// it gets a leading `'`, which spreadsheets hide. Do not use it for numbers.
 pub fn csv_field(text: &str) -> String {
     let mark = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
     match text.contains([',', '"', '\n', '\r']) {

@@ -77,17 +77,8 @@ impl Magnitude {
 
     /// The quotient, also beyond the bounds.
     pub fn over(self, other: Self) -> Self {
-        let exact = self.exact && other.exact;
-        // Common factors across the fractions are removed first, which keeps the products small.
-        let (above, below) = match exact {
-            true => {
-                (common_factor(self.numerator, other.numerator), common_factor(self.denominator, other.denominator))
-            }
-            false => (1.0, 1.0),
-        };
-        let numerator = (self.numerator / above) * (other.denominator / below);
-        let denominator = (self.denominator / below) * (other.numerator / above);
-        Self::new(numerator, denominator, self.ten - other.ten, self.pi - other.pi, exact)
+        let (numerator, denominator) = (self.numerator * other.denominator, self.denominator * other.numerator);
+        Self::new(numerator, denominator, self.ten - other.ten, self.pi - other.pi, self.exact && other.exact)
     }
 
     fn inverse(self) -> Self {

@@ -122,6 +122,13 @@ impl fmt::Display for Unit {
     }
 }
 
+impl std::str::FromStr for Unit {
+    type Err = UnitError;
+    fn from_str(code: &str) -> Result<Self, UnitError> {
+        Unit::parse(code)
+    }
+}
+
 /// The code of factors: first those with a positive exponent, then the divisors. `None` if it would be too long.
 fn format_code(factors: &[Factor<'_>]) -> Option<String> {
     let mut code = String::new();

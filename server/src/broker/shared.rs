@@ -241,7 +241,7 @@ impl Broker {
 
     /// Removes implausible totals from a job record, counts and logs them.
     pub(crate) fn check_totals(&self, identity: &str, record: &mut JobRecord) {
-        let taken = record.take_impossible_totals(interop::now_ns());
+        let taken = record.remove_implausible_totals(interop::now_ns());
         if let Some(first) = taken.first() {
             self.metrics.job_totals_impossible.add(taken.len() as u64);
             let first = log_limit::quoted(first);

@@ -221,7 +221,7 @@ fn wrong_parameters_are_named() {
         ("/api/v1/sensors?form=x", "unknown parameter `form`"),
         ("/api/v1/query?pattern=", "parameter `pattern`: pattern \"\": has an empty level"),
         ("/api/v1/query?pattern=a/%2B/b", "parameter `pattern`: pattern \"a/+/b\": `+` and `#` are MQTT's wildcards"),
-        ("/api/v1/query?pattern=a%20b", "parameter `pattern`: pattern \"a b\": holds white space"),
+        ("/api/v1/query?pattern=a%20b", "parameter `pattern`: pattern \"a b\": contains white space"),
         ("/api/v1/query?pattern=a&from=soon", "parameter `from`: \"soon\" is not a time; write RFC 3339"),
         ("/api/v1/query?pattern=a&to=10m", "parameter `to`: \"10m\" is not a time"),
         ("/api/v1/query?pattern=a&from=now&to=-1h", "parameter `to` ("),

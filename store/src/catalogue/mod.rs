@@ -495,7 +495,7 @@ fn read_announced(
         let damaged = |reason: &dyn std::fmt::Display| Ok(Err(ReadFault::Damaged(format!("schema {hash}: {reason}"))));
         let schema = match known.get(&list) {
             Some(like) => match SensorPath::new(prefix) {
-                Ok(prefix) => like.elsewhere(prefix, group.to_owned(), hash),
+                Ok(prefix) => like.with_prefix(prefix, group.to_owned(), hash),
                 Err(error) => return damaged(&error),
             },
             None => {
