@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from harness import CHECKOUT, BenchError, Json, quantile, wait_until, write_result
+from harness import CHECKOUT, BenchError, Json, bytes_below, line, quantile, wait_until, write_result
 from installation import Installation, cpu_s, rss_kb
 from monitors.bare import read_counts
 from monitors.base import ours, output_of
@@ -57,10 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def line(what: str, value: object, aim: str = "") -> None:
-    print(f"  {what:<58} {value!s:>12}   {aim}")
 
 
 def agent_cost(options: argparse.Namespace, site: Installation) -> Json:
@@ -104,7 +100,7 @@ def bare_window(options: argparse.Namespace, interval_ms: int, site: Installatio
     time.sleep(options.seconds)
     used = cpu_s(bare) - used
     found = window(bare, options, interval_ms, before, read_counts(counts), used)
-    site.stop(bare)
+    site.kill(bare)
     return found
 
 
@@ -180,18 +176,18 @@ def timestamp_ns(text: str) -> int:
 def bytes_per_reading(options: argparse.Namespace, site: Installation) -> Json:
     print(f"bytes: every /proc group at {options.interval_ms} ms for {options.seconds:g} s, sealed once")
     # One block of the whole recording, as a merge makes it.
-    site.set_store(f'seal_after = "{int(options.seconds) + 3600}s"')
+    site.configure("store", seal_after=f'"{int(options.seconds) + 3600}s"')
     server = site.start_server()
     agent = site.start_agent(f'[sources.procfs]\ninterval = "{options.interval_ms}ms"\n')
     time.sleep(options.seconds)
     site.stop(agent)
     site.stop(server)
-    site.set_store('seal_after = "100ms"')
+    site.configure("store", seal_after='"100ms"')
     server = site.start_server()
-    wait_until(lambda: site.metric("wholegrain_server_journal_bytes") == 0, "the journal is sealed")
+    wait_until(lambda: site.metric("journal_bytes") == 0, "the journal is sealed")
     site.stop(server)
     store = site.folder / "server/store"
-    size = sum(path.stat().st_size for path in (store / "blocks").rglob("*") if path.is_file())
+    size = bytes_below(store / "blocks")
     readings = int(output_of([sys.executable, CHECKOUT / "testing/python/count_rows.py", store]).split()[0])
     line("readings stored", readings)
     line("bytes of Parquet a reading", f"{size / readings:.3f}", "at most 0.5")

@@ -3,15 +3,18 @@ that a compute node needs no more than Python."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import http.client
 import json
 import os
 import re
 import socket
 import statistics
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,38 @@ def get(url: str) -> str:
         return str(response.read().decode(errors="replace"))
 
 
+class Http:
+    """Requests on one lasting connection."""
+
+    def __init__(self, connection: http.client.HTTPConnection, headers: dict[str, str] | None = None) -> None:
+        self.connection, self.headers = connection, headers or {}
+
+    @contextlib.contextmanager
+    def open(self, path: str, parameters: Sequence[tuple[str, str]] = (), method: str = "GET", body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
+        """A response whose status is success. It is read to its end, so that the connection stays."""
+        target = f"{path}?{urllib.parse.urlencode(parameters)}" if parameters else path
+        try:
+            self.connection.request(method, target, body, self.headers)
+            response = self.connection.getresponse()
+        except (ConnectionError, http.client.HTTPException):
+            # The server closed the connection after an earlier request, or was restarted.
+            self.connection.close()
+            self.connection.request(method, target, body, self.headers)
+            response = self.connection.getresponse()
+        try:
+            if not 200 <= response.status < 300:
+                raise BenchError(f"{method} {target}: status {response.status}: {response.read().decode(errors='replace')[:300]}")
+            yield response
+            response.read()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def get(self, path: str, parameters: Sequence[tuple[str, str]] = ()) -> bytes:
+        with self.open(path, parameters) as response:
+            return response.read()
+
+
 def cpu_ns(pid: int) -> int:
     """CPU time of a process with all of its threads; 0 when it is gone."""
     # The clock of a process, as clock_getcpuclockid(3) computes it.
@@ -145,10 +180,32 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[round((len(values) - 1) * share)]
 
 
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def line(what: str, value: object, aim: str = "") -> None:
+    """Prints one figure with its aim."""
+    print(f"  {what:<58} {value!s:>12}   {aim}", flush=True)
+
+
+def aim(what: str, value: float, digits: int, *, at_most: float | None = None, at_least: float | None = None) -> bool:
+    """Prints one figure with its aim; whether it is reached."""
+    reached = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
+    text = f"at most {at_most:,g}" if at_most is not None else f"at least {at_least:,.10g}"
+    line(what, f"{value:.{digits}f}", f"{text}: {'reached' if reached else 'MISSED'}")
+    return reached
+
+
 def figures_of(details: Any, path: str = "") -> list[Json]:
-    """One figure for each number, and for each list of measurements. A name is the path to it, and a word of it the unit."""
+    """One figure for each number, and for each list of measurements. A name is the path to it, and a word of it the unit. A row of a list is named by its
+    first text."""
     if isinstance(details, dict):
         return [found for key, value in details.items() for found in figures_of(value, f"{path}.{key}" if path else key)]
+    if isinstance(details, list) and details and all(isinstance(row, dict) for row in details):
+        named = {next((text for text in row.values() if isinstance(text, str)), str(at)): row for at, row in enumerate(details)}
+        return figures_of(named, path)
     each = details if isinstance(details, list) else [details]
     if not each or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in each):
         return []

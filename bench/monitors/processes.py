@@ -79,9 +79,9 @@ class Processes:
             if (status := process.child.poll()) is not None:
                 raise BenchError(f"{what}: {process.name} ended ({exit_status(status)}): {tail(process.log)}")
 
-    def wait_until(self, what: str, condition: Callable[[], bool]) -> None:
+    def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = READY_MAX_S) -> None:
         """Waits while all processes run. A condition may raise as long as a server does not answer yet."""
-        deadline = time.monotonic() + READY_MAX_S
+        deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if condition():
@@ -89,7 +89,7 @@ class Processes:
             self.check(f"waiting until {what}")
             if time.monotonic() > deadline:
                 logs = "; ".join(f"{process.name}: {tail(process.log)}" for process in self.all)
-                raise BenchError(f"timeout after {READY_MAX_S:g} s, waiting until {what}; {logs}")
+                raise BenchError(f"timeout after {seconds:g} s, waiting until {what}; {logs}")
             time.sleep(POLL_S)
 
     def stop(self) -> None:

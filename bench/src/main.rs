@@ -3,25 +3,18 @@
 
 mod bare;
 mod bare_broker;
-mod beside;
-mod connections;
-mod dcdb_messages;
-mod fan_in;
-mod import_speed;
+mod embedded;
+mod generate_load;
 mod installation;
 mod jobs;
-mod lists;
 mod load;
 mod mqtt_flood;
 mod mqtt_topics;
+mod power;
+mod push_dcdb;
 mod python;
-mod query_speed;
-mod range_query;
+mod recording;
 mod report;
-mod restart;
-mod server_ingest;
-mod usage;
-mod virtual_sensors;
 
 use clap::{Parser, Subcommand};
 use python::PackageArguments;
@@ -47,30 +40,54 @@ enum Benchmark {
     /// Bytes per stored reading of this machine's own /proc.
     Bytes(PackageArguments),
     /// Readings of many agents into the server: its CPU a reading with seal and merge, memory, and a check that each is stored once.
-    ServerIngest(server_ingest::ServerIngestOptions),
+    ServerIngest(PackageArguments),
     /// One reading of 16 bytes a message, as DCDB's pushers send them: the server's CPU a message.
-    DcdbMessages(dcdb_messages::DcdbMessagesOptions),
+    DcdbMessages(PackageArguments),
     /// Ten thousand connections with a small batch a second each: CPU, memory a connection, latency.
-    Connections(connections::ConnectionsOptions),
+    Connections(PackageArguments),
     /// 100,000 retained messages and 30,000 sessions that subscribe to a part of them, beside Mosquitto.
     MqttTopics(mqtt_topics::MqttTopicsOptions),
     /// Latency of others while one identity's connections send as fast as they can, or bare TCP connections arrive.
     MqttFlood(mqtt_flood::MqttFloodOptions),
     /// Lists of sensors, newest readings and searches for names over a million sensors (not in `all`).
-    Lists(lists::ListsOptions),
+    Lists(PackageArguments),
     /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
-    RangeQuery(range_query::RangeQueryOptions),
+    RangeQuery(PackageArguments),
     /// Import of CSV, from the file to durable blocks: readings a second, beside DuckDB making Parquet of the same file.
-    Import(import_speed::ImportOptions),
+    Import(PackageArguments),
     /// A thousand sensors over an hour as one series, and a month of one sensor in 1,000 points, on the embedded store beside DuckDB.
-    QuerySpeed(query_speed::QuerySpeedOptions),
+    QuerySpeed(PackageArguments),
     /// A virtual sensor over 512 sensors and a day at 1 s: computed, and then kept; beside DuckDB on the same files.
-    Virtual(virtual_sensors::VirtualOptions),
+    Virtual(PackageArguments),
     /// From `kill -9` to serving again with 1 GiB of journal.
-    Restart(restart::RestartOptions),
+    Restart(PackageArguments),
+    /// Sends messages as DCDB's pushers do: a part of `dcdb-messages`.
+    #[command(hide = true)]
+    PushDcdb(push_dcdb::PushDcdbOptions),
+    /// Makes a store with the power of many nodes: a part of `query-speed` and `virtual`.
+    #[command(hide = true)]
+    MakePower(power::MakeOptions),
+    /// Queries of a store without a server: a part of `query-speed` and `virtual`.
+    #[command(hide = true)]
+    QueryPower(power::QueryOptions),
+    /// Simulated agents, driven by lines on standard input: a part of `server-ingest`, `connections`, `fan-in`, `restart` and `range-query`.
+    #[command(hide = true)]
+    GenerateLoad(generate_load::GenerateLoadOptions),
+    /// Merges the days of a store that are over: a part of `server-ingest` and `beside`.
+    #[command(hide = true)]
+    MergeDays(embedded::StoreFolder),
+    /// Fills a store with hours of readings: a part of `range-query`.
+    #[command(hide = true)]
+    Preload(embedded::PreloadOptions),
+    /// Records what an agent sends: a part of `beside`.
+    #[command(hide = true)]
+    Record(recording::record::RecordOptions),
+    /// Sends a recording: a part of `beside`.
+    #[command(hide = true)]
+    Replay(recording::replay::ReplayOptions),
     /// Fills a journal until it is killed: a part of `restart`.
     #[command(hide = true)]
-    FillJournal(restart::FillOptions),
+    FillJournal(embedded::FillJournalOptions),
     /// CPU and ticks of the agent with all metrics of one job and of ten, beside a bare loop of the same reads.
     JobCost(jobs::cost::JobCostOptions),
     /// 200 concurrent jobs at 1 s: CPU, memory and descriptors of the agent.
@@ -91,9 +108,9 @@ enum Benchmark {
     #[command(hide = true)]
     JobGroup(jobs::group::JobGroupOptions),
     /// The server beside VictoriaMetrics and Prometheus on the same recorded readings.
-    Beside(beside::BesideOptions),
+    Beside(PackageArguments),
     /// 15,000 connections from one load generator: CPU, memory an agent, each reading there once.
-    FanIn(fan_in::FanInOptions),
+    FanIn(PackageArguments),
     /// The bare loop of `job-cost`: performs listed reads at each tick until it is killed.
     #[command(hide = true)]
     BareJobs(jobs::bare::BareJobsOptions),
@@ -112,18 +129,26 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Throughput(arguments) => python::exec("agent", &["throughput"], &arguments),
         Benchmark::Latency(arguments) => python::exec("agent", &["latency"], &arguments),
         Benchmark::Bytes(arguments) => python::exec("agent", &["bytes"], &arguments),
-        Benchmark::ServerIngest(options) => server_ingest::run(&options),
-        Benchmark::DcdbMessages(options) => dcdb_messages::run(&options),
-        Benchmark::Connections(options) => connections::run(&options),
+        Benchmark::ServerIngest(arguments) => python::exec("ingest", &["server-ingest"], &arguments),
+        Benchmark::DcdbMessages(arguments) => python::exec("ingest", &["dcdb-messages"], &arguments),
+        Benchmark::Connections(arguments) => python::exec("ingest", &["connections"], &arguments),
         Benchmark::MqttTopics(options) => mqtt_topics::run(&options),
         Benchmark::MqttFlood(options) => mqtt_flood::run(&options),
-        Benchmark::Lists(options) => lists::run(&options),
-        Benchmark::RangeQuery(options) => range_query::run(&options),
-        Benchmark::Import(options) => import_speed::run(&options),
-        Benchmark::QuerySpeed(options) => query_speed::run(&options),
-        Benchmark::Virtual(options) => virtual_sensors::run(&options),
-        Benchmark::Restart(options) => restart::run(&options),
-        Benchmark::FillJournal(options) => restart::fill(&options),
+        Benchmark::Lists(arguments) => python::exec("server", &["lists"], &arguments),
+        Benchmark::RangeQuery(arguments) => python::exec("server", &["range-query"], &arguments),
+        Benchmark::Import(arguments) => python::exec("server", &["import"], &arguments),
+        Benchmark::QuerySpeed(arguments) => python::exec("query_speed", &["query-speed"], &arguments),
+        Benchmark::Virtual(arguments) => python::exec("query_speed", &["virtual"], &arguments),
+        Benchmark::Restart(arguments) => python::exec("server", &["restart"], &arguments),
+        Benchmark::PushDcdb(options) => push_dcdb::run(&options),
+        Benchmark::MakePower(options) => power::make(&options),
+        Benchmark::QueryPower(options) => power::query(&options),
+        Benchmark::GenerateLoad(options) => generate_load::run(&options),
+        Benchmark::MergeDays(folder) => embedded::merge_days(&folder),
+        Benchmark::Preload(options) => embedded::preload(&options),
+        Benchmark::Record(options) => recording::record::run(&options),
+        Benchmark::Replay(options) => recording::replay::run(&options),
+        Benchmark::FillJournal(options) => embedded::fill_journal(&options),
         Benchmark::JobCost(options) => jobs::cost::run(&options),
         Benchmark::JobMany(options) => jobs::many::run(&options),
         Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
@@ -133,8 +158,8 @@ fn main() -> anyhow::Result<()> {
         Benchmark::MonitorCost(arguments) => python::exec("monitors.cost", &[], &arguments),
         Benchmark::SensorRate(arguments) => python::exec("sensor_rate", &[], &arguments),
         Benchmark::JobGroup(options) => jobs::group::run(&options),
-        Benchmark::Beside(options) => beside::run(&options),
-        Benchmark::FanIn(options) => fan_in::run(&options),
+        Benchmark::Beside(arguments) => python::exec("beside", &[], &arguments),
+        Benchmark::FanIn(arguments) => python::exec("ingest", &["fan-in"], &arguments),
         Benchmark::BareJobs(options) => jobs::bare::run(&options),
         Benchmark::Bare(options) => bare::run(&options),
         Benchmark::BareBroker(options) => bare_broker::run(&options),
@@ -149,16 +174,16 @@ fn all() -> anyhow::Result<()> {
         ("throughput", || python::run("agent", &["throughput"])),
         ("latency", || python::run("agent", &["latency"])),
         ("bytes", || python::run("agent", &["bytes"])),
-        ("server-ingest", || server_ingest::run(&server_ingest::ServerIngestOptions::short())),
-        ("dcdb-messages", || dcdb_messages::run(&dcdb_messages::DcdbMessagesOptions::short())),
-        ("connections", || connections::run(&connections::ConnectionsOptions::short())),
+        ("server-ingest", || python::run("ingest", &["server-ingest", "--seconds", "40", "--seal-after", "10s"])),
+        ("dcdb-messages", || python::run("ingest", &["dcdb-messages", "--seconds", "5"])),
+        ("connections", || python::run("ingest", &["connections", "--seconds", "15", "--security", "plain,tls"])),
         ("mqtt-topics", || mqtt_topics::run(&mqtt_topics::MqttTopicsOptions::short())),
         ("mqtt-flood", || mqtt_flood::run(&mqtt_flood::MqttFloodOptions::default())),
-        ("range-query", || range_query::run(&range_query::RangeQueryOptions::default())),
-        ("import", || import_speed::run(&import_speed::ImportOptions::default())),
-        ("query-speed", || query_speed::run(&query_speed::QuerySpeedOptions::default())),
-        ("virtual", || virtual_sensors::run(&virtual_sensors::VirtualOptions::default())),
-        ("restart", || restart::run(&restart::RestartOptions::default())),
+        ("range-query", || python::run("server", &["range-query"])),
+        ("import", || python::run("server", &["import"])),
+        ("query-speed", || python::run("query_speed", &["query-speed"])),
+        ("virtual", || python::run("query_speed", &["virtual"])),
+        ("restart", || python::run("server", &["restart"])),
         ("job-cost", || jobs::cost::run(&jobs::cost::JobCostOptions::default())),
         ("job-many", || jobs::many::run(&jobs::many::JobManyOptions::default())),
         ("job-reconfigure", || jobs::reconfigure::run(&jobs::reconfigure::JobReconfigureOptions::default())),

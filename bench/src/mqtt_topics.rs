@@ -16,11 +16,12 @@ use bytes::{Bytes, BytesMut};
 use serde_json::json;
 use wholegrain_testing::{Process, free_port, wait_until};
 
-use crate::installation::{installation, target};
+use crate::installation::installation;
 use crate::load::client::{Client, put};
+use crate::load::fleet::Target;
 use crate::load::latencies::Latencies;
-use crate::report::{Aim, aim, keep, line};
-use crate::usage::raise_open_files;
+use crate::load::raise_open_files;
+use crate::report::{aim, keep, line};
 
 /// Publishers, each with its part of the retained messages.
 const PUBLISHERS: usize = 20;
@@ -187,7 +188,7 @@ pub fn run(options: &MqttTopicsOptions) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let port = free_port();
     let mut other = mosquitto(folder.path(), port);
-    let theirs = measure(options, &target(port).addresses).context("mosquitto")?;
+    let theirs = measure(options, &Target::on_loopback(port).addresses).context("mosquitto")?;
     other.stop();
     let (site, plain) = installation(&[("mqtt.limits", "connections_max", &(sessions + 100).to_string())]);
     let mut server = site.start_server();
@@ -212,7 +213,7 @@ pub fn run(options: &MqttTopicsOptions) -> anyhow::Result<()> {
         ("one subscriber of everything, s", "everything_s", ours.everything_s, theirs.everything_s),
     ] {
         line(what, format!("{own:.2}"), &format!("Mosquitto {beside:.2}"));
-        aim("  of Mosquitto's time", own / beside, 2, Aim::AtMost(1.0, "1"));
+        aim("  of Mosquitto's time", own / beside, 2, 1.0, "1");
         figures[key] = json!({ "ours": own, "mosquitto": beside });
     }
     for (name, measured) in [("ours", &ours), ("Mosquitto", &theirs)] {

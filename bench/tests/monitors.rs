@@ -1,11 +1,12 @@
-//! Every monitor that is installed, started and stopped as an experiment does it: it tells metrics, leaves no process and no file
-//! outside its folder, and one that ends while it is measured is an error.
+//! Every monitor that is installed, started and stopped as an experiment does it: it reports metrics, leaves no process and no file outside its folder,
+//! and one that ends while it is measured is an error. A monitor that is not installed is named on standard error.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use wholegrain_testing::wait_until;
@@ -13,8 +14,10 @@ use wholegrain_testing::wait_until;
 /// Folders of the peers' packages, below each of [`PLACES`].
 const OTHERS: [&str; 8] = ["collectd", "prometheus", "ganglia", "pcp", "netdata", "likwid", "rezolus", "wholegrain"];
 const PLACES: [&str; 5] = ["/var/lib", "/var/log", "/var/cache", "/run", "/etc"];
-/// The period that every monitor takes.
+/// The period that every monitor accepts.
 const INTERVAL: &str = "1s";
+/// How long a peer samples.
+const WINDOW: Duration = Duration::from_secs(6);
 
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain-bench"));
@@ -29,27 +32,55 @@ fn list() -> Vec<Value> {
     rows.as_array().expect("an array").clone()
 }
 
-/// `monitor run` in a folder of its own, which is also where it would put files by default.
+/// The version of a monitor; `None`, and the reason on standard error, if it is not installed.
+fn version(name: &str) -> Option<String> {
+    let rows = list();
+    let row = rows.iter().find(|row| row["monitor"] == name).unwrap_or_else(|| panic!("`monitor list` has no {name}"));
+    if let Some(reason) = row["missing"].as_str() {
+        eprintln!("{name} is not tested: {reason}");
+    }
+    row["version"].as_str().map(str::to_owned)
+}
+
+/// `monitor run` with a home and temporary files below a folder, which are its defaults for files.
 struct Run {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// Removed at the end.
+    _temporary: Option<tempfile::TempDir>,
 }
 
 impl Run {
     fn start(name: &str, configuration: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let mut run = Self::start_in(temporary.path(), &temporary.path().join("files"), name, configuration, "both");
+        run._temporary = Some(temporary);
+        run
+    }
+
+    /// One part of a monitor, with its files in `dir`.
+    fn start_in(folder: &Path, dir: &Path, name: &str, configuration: &str, role: &str) -> Self {
         for dir in ["home", "temporary"] {
-            std::fs::create_dir(folder.path().join(dir)).unwrap();
+            std::fs::create_dir_all(folder.join(dir)).unwrap();
         }
-        let arguments = ["monitor", "run", name, "--configuration", configuration, "--interval", INTERVAL, "--dir"];
-        let mut command = bench(&arguments);
-        command.arg(folder.path().join("files")).current_dir(folder.path().join("home"));
-        command.env("HOME", folder.path().join("home")).env("TMPDIR", folder.path().join("temporary"));
+        let mut command = bench(&["monitor", "run", name, "--configuration", configuration]);
+        command.args(["--interval", INTERVAL, "--role", role, "--dir"]).arg(dir).current_dir(folder.join("home"));
+        command.env("HOME", folder.join("home")).env("TMPDIR", folder.join("temporary"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines, folder }
+        Self { child, lines, folder: folder.to_owned(), _temporary: None }
+    }
+
+    /// Ends it by the end of its standard input; its use. No process may be left, and none may have to be killed.
+    fn stop(mut self) -> Value {
+        drop(self.child.stdin.take());
+        let used = self.line("used");
+        let errors = self.errors();
+        assert!(self.child.wait().unwrap().success() && !errors.contains("is killed"), "{errors}");
+        assert_eq!(self.processes(), Vec::<u32>::new(), "processes are left");
+        used
     }
 
     /// The next line's object below `key`.
@@ -70,7 +101,7 @@ impl Run {
 
     /// Processes of the monitor: those with its folder among their arguments or in their environment.
     fn processes(&self) -> Vec<u32> {
-        let mark = self.folder.path().to_str().unwrap().as_bytes().to_vec();
+        let mark = self.folder.to_str().unwrap().as_bytes().to_vec();
         let ids = std::fs::read_dir("/proc").unwrap().flatten();
         let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let ours = |id: &u32| {
@@ -84,7 +115,7 @@ impl Run {
 
     /// Files in the folders that were not given to it.
     fn left_elsewhere(&self) -> Vec<PathBuf> {
-        let dirs = ["home", "temporary"].map(|dir| self.folder.path().join(dir));
+        let dirs = ["home", "temporary"].map(|dir| self.folder.join(dir));
         dirs.iter().flat_map(|dir| std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path())).collect()
     }
 }
@@ -165,8 +196,7 @@ fn a_monitor_is_whole_and_gone_afterwards() {
     std::thread::scope(|scope| {
         for row in &rows {
             let name = row["monitor"].as_str().unwrap();
-            if row["version"].is_null() {
-                eprintln!("{name} is not tested: {}", row["missing"].as_str().unwrap());
+            if version(name).is_none() {
                 continue;
             }
             let configurations = row["configurations"].as_array().unwrap();
@@ -189,11 +219,8 @@ fn a_monitor_is_whole_and_gone_afterwards() {
 
 #[test]
 fn a_monitor_that_ends_while_it_is_measured_is_an_error() {
-    let installed = |row: &Value| row["version"].is_string().then(|| row["monitor"].as_str().unwrap().to_owned());
-    let there: Vec<String> = list().iter().filter_map(installed).collect();
     for (name, configuration) in [("bare", "tick"), ("collectd", "same")] {
-        if !there.iter().any(|monitor| monitor == name) {
-            eprintln!("{name} is not tested: it is not installed");
+        if version(name).is_none() {
             continue;
         }
         let mut run = Run::start(name, configuration);
@@ -210,12 +237,87 @@ fn a_monitor_that_ends_while_it_is_measured_is_an_error() {
 }
 
 #[test]
-fn a_monitor_does_not_outlive_who_started_it() {
-    let mut run = Run::start("bare", "tick");
-    run.line("ready");
-    run.child.kill().unwrap();
-    run.child.wait().unwrap();
-    wait_until("the bare loop is gone", || run.processes().is_empty());
+fn the_processes_of_a_killed_monitor_end_with_it() {
+    for (name, configuration, least) in [("bare", "tick", 1), ("pcp", "same", 2)] {
+        if version(name).is_none() {
+            continue;
+        }
+        let mut run = Run::start(name, configuration);
+        run.line("ready");
+        assert!(run.processes().len() >= least, "{:?}", run.processes());
+        run.child.kill().unwrap();
+        run.child.wait().unwrap();
+        wait_until("all of its processes are gone", || run.processes().is_empty());
+    }
+}
+
+/// A peer with each of these configurations, which report more and more values; the names of its processes on the node and of the server's part.
+fn check_peer(name: &str, configurations: &[&str], node: &[&str], server: &[&str]) {
+    let Some(version) = version(name) else { return };
+    assert!(version.starts_with(|c: char| c.is_ascii_digit()), "{version}");
+    let mut values = 0;
+    for configuration in configurations {
+        let mut run = Run::start(name, configuration);
+        let ready = run.line("ready");
+        let more = ready["metrics"].as_u64().unwrap();
+        assert!(more > values, "{name} {configuration}: {more} values, {values} with less");
+        values = more;
+        assert!(ready["configured"].as_str().unwrap().contains(run.folder.to_str().unwrap()), "{ready}");
+        std::thread::sleep(WINDOW);
+        let used = run.stop();
+        let processes = used["processes"].as_array().unwrap();
+        let of = |server: bool| -> Vec<&str> {
+            let part = processes.iter().filter(|process| process["server"] == server);
+            part.map(|process| process["name"].as_str().unwrap()).collect()
+        };
+        assert_eq!((of(false), of(true)), (node.to_vec(), server.to_vec()), "{used}");
+        for process in processes {
+            let figure = |name: &str| process[name].as_u64().unwrap();
+            assert!(figure("cpu_ns") > 0 && figure("rss_kb") > 500 && figure("pss_kb") <= figure("rss_kb"), "{used}");
+        }
+        // One sample a period: a loaded machine loses some, none makes more than there are periods.
+        let periods = used["window_ns"].as_u64().unwrap() / 1_000_000_000;
+        let samples = used["samples"].as_u64().unwrap();
+        assert!(samples >= periods / 2 && samples <= periods + 2, "{samples} samples in {periods} s: {used}");
+    }
+    if !server.is_empty() {
+        check_parts(name, configurations[0]);
+    }
+}
+
+/// The server's part and the node's by themselves, as on a cluster, with their files in one folder.
+fn check_parts(name: &str, configuration: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let [of_server, of_node] = ["server", "node"].map(|role| folder.path().join(role));
+    let shared = folder.path().join("files");
+    let mut server = Run::start_in(&of_server, &shared, name, configuration, "server");
+    assert_eq!(server.line("ready")["metrics"], 0);
+    let mut node = Run::start_in(&of_node, &shared, name, configuration, "node");
+    assert!(node.line("ready")["metrics"].as_u64() > Some(0));
+    for (used, is_server) in [(node.stop(), false), (server.stop(), true)] {
+        let processes = used["processes"].as_array().unwrap();
+        assert!(!processes.is_empty() && processes.iter().all(|process| process["server"] == is_server), "{used}");
+    }
+}
+
+#[test]
+fn performance_co_pilot() {
+    check_peer("pcp", &["same", "default"], &["pmcd"], &["pmlogger"]);
+}
+
+#[test]
+fn netdata() {
+    check_peer("netdata", &["same", "proc", "default"], &["netdata"], &["netdata parent"]);
+}
+
+#[test]
+fn rezolus() {
+    check_peer("rezolus", &["same", "default"], &["rezolus"], &["rezolus record"]);
+}
+
+#[test]
+fn likwid() {
+    check_peer("likwid", &["clock"], &["likwid-perfctr"], &[]);
 }
 
 #[test]
@@ -256,4 +358,27 @@ fn the_cost_table_has_what_reports_read() {
     assert_eq!((left.len(), &left[0]["monitor"]), (1, &"ganglia".into()), "{kept}");
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains("reads") && table.contains("left out: ganglia same 10ms"), "{table}");
+}
+
+#[test]
+fn peers_that_cannot_be_installed_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("bench/prepare-peers");
+    std::fs::create_dir_all(script.parent().unwrap()).unwrap();
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/prepare-peers"), &script).unwrap();
+    // Installers that fail; a peer that is installed on this machine is not looked for.
+    let path = dir.path().join("bin");
+    std::fs::create_dir(&path).unwrap();
+    for name in ["cargo", "apt-get"] {
+        let command = path.join(name);
+        std::fs::write(&command, "#!/bin/sh\nexit 1\n").unwrap();
+        std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = Command::new(&script).env("PATH", format!("{}:/usr/bin:/bin", path.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let peers = [("Performance Co-Pilot", "/etc/pcp.conf"), ("Rezolus", "/usr/bin/rezolus")];
+    for (name, _) in peers.iter().filter(|(_, there)| !Path::new(there).exists()) {
+        assert!(said.contains(&format!("its comparison is left out: {name}")), "{name}: {said}");
+    }
 }

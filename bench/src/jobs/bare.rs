@@ -96,7 +96,7 @@ pub fn run(options: &BareJobsOptions) -> anyhow::Result<()> {
 /// Opens the reads of a list.
 pub fn open_listed(list: &Path) -> anyhow::Result<Vec<Open>> {
     let text = std::fs::read_to_string(list).with_context(|| format!("the list of reads {}", list.display()))?;
-    crate::usage::raise_open_files();
+    crate::load::raise_open_files();
     text.lines().map(|line| open_read(&Read::parse(line)?)).collect()
 }
 

@@ -10,7 +10,7 @@ use wholegrain_testing::probe::now_ns;
 use wholegrain_testing::wait_until;
 
 use super::{Jobs, configure};
-use crate::report::{Aim, aim, keep, line, quantile};
+use crate::report::{aim, keep, line, quantile};
 
 /// Intervals that are asked for in turn, ms: no multiple of each other, so that a sample tells which it is of.
 const INTERVALS_MS: [i64; 2] = [10, 14];
@@ -79,7 +79,7 @@ pub fn run(options: &JobReconfigureOptions) -> anyhow::Result<()> {
             "",
         );
         let greatest = quantile(&first_ms, 1.0);
-        aim("first sample at the new rate on the last node, slowest, ms", greatest, 1, Aim::AtMost(1000.0, "1000"));
+        aim("first sample at the new rate on the last node, slowest, ms", greatest, 1, 1000.0, "1000");
         figures[way] = json!({ "first_sample_ms": first_ms, "answer_ms": answer_ms });
     }
     keep("job-reconfigure", figures)

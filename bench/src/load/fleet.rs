@@ -22,12 +22,23 @@ const BATCHES_AT_ONCE: usize = 32;
 /// An agent that sends as fast as it can leaves ticks out when it is so far behind the clock, ns.
 const BEHIND_MAX_NS: i64 = 1_000_000_000;
 
+/// Loopback addresses that connections take in turn.
+const LOOPBACK_ADDRESSES: u8 = 4;
+
 /// Where the server is, and how to speak to it.
 pub struct Target {
     /// Its addresses, which connections take in turn: each gives ephemeral ports of its own.
     pub addresses: Vec<SocketAddr>,
     /// TLS: one configuration for all, or one for each agent; none without TLS.
     pub tls: Vec<Arc<rustls::ClientConfig>>,
+}
+
+impl Target {
+    /// A port on loopback addresses, without TLS.
+    pub fn on_loopback(port: u16) -> Self {
+        let addresses = (1..=LOOPBACK_ADDRESSES).map(|last| ([127, 0, 0, last], port).into()).collect();
+        Self { addresses, tls: Vec::new() }
+    }
 }
 
 /// When batches are sent.
@@ -268,11 +279,6 @@ impl Fleet {
             self.turn(Duration::from_secs(1))?;
         }
         Ok(())
-    }
-
-    /// The agents, for their sums.
-    pub fn agents(&self) -> impl Iterator<Item = &Agent> {
-        self.members.iter().map(|member| &member.agent)
     }
 
     /// Ends the connections and gives the agents back.

@@ -27,3 +27,14 @@ pub fn own_cpu_ns() -> u64 {
 pub fn wall_ns() -> i64 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as i64)
 }
+
+/// Lets this process open as many files as it may.
+pub fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the calls read and write one rlimit, which `limit` is.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    }
+}

@@ -1,21 +1,17 @@
-//! One reading a message, as DCDB's pushers send them: 16 bytes, value and timestamp, to the sensor's path as topic.
+//! One reading a message, as DCDB's pushers send them: 16 bytes, value and timestamp, to the sensor's path as topic. A part of `dcdb-messages`.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use serde_json::json;
-use wholegrain_testing::{Site, python};
 use wholegrain_transport::mqtt::Version;
 
-use crate::installation::{installation, metric, wait_until_idle};
 use crate::load::fleet::Target;
 use crate::load::latencies::Latencies;
 use crate::load::link::{Link, ServerPacket};
 use crate::load::poll::Poller;
 use crate::load::{own_cpu_ns, wall_ns};
-use crate::report::{Aim, aim, keep, line, measure_for};
-use crate::usage::Memory;
 
 /// Sensors of one connection.
 const SENSORS: usize = 100;
@@ -26,27 +22,43 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// One value and its timestamp.
 const PAYLOAD_BYTES: usize = 16;
 
-#[derive(clap::Args, Clone)]
-pub struct DcdbMessagesOptions {
-    /// Length of the load for each of the four (quality of service 0 and 1, one connection and many), seconds.
-    #[arg(long, default_value_t = 15.0)]
-    seconds: f64,
-    /// The larger number of connections.
-    #[arg(long, default_value_t = 50)]
+#[derive(clap::Args)]
+pub struct PushDcdbOptions {
+    /// The server's port on the loopback addresses.
+    #[arg(long)]
+    port: u16,
+    /// Connections, each with its own sensors.
+    #[arg(long)]
     connections: usize,
-    /// Messages of one connection that wait for their acknowledgement; the server's inflight_max is set to it.
-    #[arg(long, default_value_t = 1000)]
+    /// Quality of service, 0 or 1.
+    #[arg(long)]
+    qos: u8,
+    /// Length of the load, seconds.
+    #[arg(long)]
+    seconds: f64,
+    /// Messages of one connection that wait for their acknowledgement.
+    #[arg(long)]
     window: usize,
-    /// Messages a second of all connections together; 0 sends as fast as the server takes them.
-    #[arg(long, default_value_t = 0.0)]
+    /// Messages a second of all connections together; 0 sends as fast as the server accepts them.
+    #[arg(long)]
     rate: f64,
 }
 
-impl DcdbMessagesOptions {
-    /// The shortened version for `all`.
-    pub fn short() -> Self {
-        Self { seconds: 5.0, connections: 50, window: 1000, rate: 0.0 }
+/// Connects, prints a line, sends when a line comes on standard input, and prints the totals. The connections end with standard input.
+pub fn run(options: &PushDcdbOptions) -> anyhow::Result<()> {
+    let mut pushers = Pushers::open(options.connections, &Target::on_loopback(options.port), options.qos)?;
+    let before = own_cpu_ns();
+    println!("connected");
+    let mut lines = std::io::stdin().lines();
+    if lines.next().transpose()?.is_some() {
+        pushers.run(options)?;
+        pushers
+            .until(|pushers| pushers.all.iter().all(|pusher| pusher.sent.is_empty() && pusher.link.waiting() == 0))?;
+        let cpu_ns = own_cpu_ns() - before;
+        println!("{}", json!({ "messages": pushers.made(), "acks_ms": pushers.acks.json(), "cpu_ns": cpu_ns }));
+        lines.for_each(drop);
     }
+    Ok(())
 }
 
 /// One connection with its messages encoded already: values, times and numbers are written over.
@@ -200,16 +212,11 @@ impl Pushers {
         self.all.iter().map(|pusher| pusher.made).sum()
     }
 
-    fn run(&mut self, options: &DcdbMessagesOptions, mut each_second: impl FnMut(f64)) -> anyhow::Result<()> {
+    fn run(&mut self, options: &PushDcdbOptions) -> anyhow::Result<()> {
         let start = Instant::now();
-        let mut second = 1.0;
         loop {
             let now = Instant::now();
             let elapsed = (now - start).as_secs_f64();
-            if elapsed >= second {
-                each_second(elapsed);
-                second += 1.0;
-            }
             if elapsed >= options.seconds {
                 return Ok(());
             }
@@ -232,82 +239,6 @@ impl Pushers {
             self.turn(if pushed { Duration::ZERO } else { Duration::from_millis(1) })?;
         }
     }
-}
-
-/// Measures one of the four; the sensors' rows in the blocks must be as many as the messages.
-fn one(options: &DcdbMessagesOptions, connections: usize, qos: u8) -> anyhow::Result<serde_json::Value> {
-    let window = options.window.to_string();
-    let (site, target) = installation(&[("store", "seal_after", "\"5s\""), ("mqtt.limits", "inflight_max", &window)]);
-    let mut server = site.start_server();
-    let mut pushers = Pushers::open(connections, &target, qos)?;
-    let mut memory = Memory::default();
-    let (server_before, own_before, start) = (server.cpu_ns(), own_cpu_ns(), Instant::now());
-    pushers.run(options, |second| memory.look(second, &server))?;
-    pushers.until(|pushers| pushers.all.iter().all(|pusher| pusher.sent.is_empty() && pusher.link.waiting() == 0))?;
-    // With quality of service 0 the server alone knows when it has taken the last.
-    let made = pushers.made();
-    let silent = Instant::now();
-    while metric(&site, "publishes_total")? < made as f64 {
-        ensure!(silent.elapsed() < SILENCE_MAX, "the server has not taken all {made} messages");
-        measure_for(0.1);
-    }
-    let length_s = start.elapsed().as_secs_f64();
-    let (server_ns, own_ns) = (server.cpu_ns() - server_before, own_cpu_ns() - own_before);
-    drop(pushers.all);
-    wait_until_idle(&site, &server)?;
-    let sealed_ns = server.cpu_ns() - server_before;
-    ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
-    let rows = rows(&site)?;
-    let each = |ns: u64| ns as f64 / 1e3 / made as f64;
-    println!(" quality of service {qos}, {connections} connections");
-    line("messages a second", format!("{:.0}", made as f64 / length_s), "");
-    if rows == 0 {
-        // Forwarding to subscribers would not measure storage.
-        line(
-            "server, us of CPU a message, passed on and not stored",
-            format!("{:.2}", each(server_ns)),
-            "3 with storing: MISSED",
-        );
-    } else {
-        let most = Aim::AtMost(3.0, "3, goal 1");
-        aim("server, us of CPU a message, journal included", each(server_ns), 2, most);
-        aim("  with all sealed", each(sealed_ns), 2, most);
-    }
-    line("generator, us of CPU a message", format!("{:.2}", each(own_ns)), "");
-    let verdict = if rows == made { "all there, once: reached" } else { "all there, once: MISSED" };
-    line("rows in the blocks, of messages", format!("{rows} of {made}"), verdict);
-    line("server's resident memory, largest, MB", format!("{:.0}", memory.max_mb()), "");
-    if qos > 0 {
-        let [p50, p99] = [0.5, 0.99].map(|q| pushers.acks.quantile_ms(q));
-        let text = format!("{p50:.1} {p99:.1} {:.0}", pushers.acks.max_ms());
-        line("from sending to PUBACK: median, 99th percentile, largest, ms", text, "");
-    }
-    Ok(
-        json!({ "qos": qos, "connections": connections, "messages": made, "rows": rows, "messages_per_s": made as f64 / length_s,
-               "us_per_message": each(server_ns), "us_per_message_sealed": each(sealed_ns), "generator_us": each(own_ns),
-               "memory": memory.json(), "acks_ms": pushers.acks.json() }),
-    )
-}
-
-fn rows(site: &Site) -> anyhow::Result<u64> {
-    let text = python("sum_rows.py", &[&site.path("server/store")]);
-    let counts = text.lines().filter_map(|line| line.split(' ').nth(1));
-    Ok(counts.map(str::parse::<u64>).sum::<Result<u64, _>>()?)
-}
-
-pub fn run(options: &DcdbMessagesOptions) -> anyhow::Result<()> {
-    let pace = if options.rate > 0.0 { format!("{:.0} a second", options.rate) } else { "as fast as taken".into() };
-    println!("dcdb-messages: one reading of 16 bytes a message, {pace}, {} s each, then until sealed", options.seconds);
-    let mut all = Vec::new();
-    for connections in [1, options.connections] {
-        for qos in [0, 1] {
-            all.push(one(options, connections, qos)?);
-        }
-    }
-    keep(
-        "dcdb-messages",
-        json!({ "seconds": options.seconds, "window": options.window, "rate": options.rate, "runs": all }),
-    )
 }
 
 #[cfg(test)]

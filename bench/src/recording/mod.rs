@@ -1,4 +1,8 @@
-//! Readings as an agent sent them: the file and its content.
+//! Readings as an agent sent them: the file and its content. `record` makes a recording, `replay` sends it.
+
+pub mod record;
+mod remote_write;
+pub mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
@@ -48,7 +52,7 @@ pub struct Recording {
 }
 
 /// Number and sum of all readings of one sensor.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct Sum {
     /// How many there are.
     pub count: u64,
@@ -135,10 +139,6 @@ impl Recording {
             .iter()
             .map(|part| (part.batch.times.len() * part.batch.columns.len() - gaps(&part.batch)) as u64)
             .sum()
-    }
-
-    pub fn sensors(&self) -> usize {
-        self.sums().len()
     }
 
     /// The same readings as another node's, all of them later by `by_ns`.

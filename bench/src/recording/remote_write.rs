@@ -4,8 +4,7 @@
 
 use wholegrain_model::Batch;
 
-use super::recording::{Part, Recording};
-use super::system::{Lane, Request};
+use super::{Part, Recording};
 
 /// Headers that describe the format.
 pub const HEADERS: [(&str, &str); 3] = [
@@ -15,7 +14,7 @@ pub const HEADERS: [(&str, &str); 3] = [
 ];
 
 /// The metric's name of a sensor.
-pub fn metric(sensor: &str) -> String {
+fn metric(sensor: &str) -> String {
     sensor.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
 }
 
@@ -55,7 +54,7 @@ fn put_samples(batch: &Batch, column: usize, out: &mut Vec<u8>) {
 }
 
 /// One request: every sensor's samples of these batches.
-pub fn request(recording: &Recording, parts: &[Part]) -> Vec<u8> {
+fn request(recording: &Recording, parts: &[Part]) -> Vec<u8> {
     let (mut request, mut series) = (Vec::new(), Vec::new());
     for part in parts {
         for (column, def) in recording.schemas[part.group].sensors().iter().enumerate() {
@@ -72,14 +71,11 @@ pub fn request(recording: &Recording, parts: &[Part]) -> Vec<u8> {
     request
 }
 
-/// A request for each send of the agent.
-pub fn lane(recording: &Recording, path: &str) -> anyhow::Result<Lane> {
+/// A request for each send of the agent, packed.
+pub fn messages(recording: &Recording) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut packer = snap::raw::Encoder::new();
-    let mut requests = Vec::new();
-    for parts in recording.sends() {
-        requests.push(Request { to: path.to_owned(), body: packer.compress_vec(&request(recording, parts))? });
-    }
-    Ok(Lane { node: recording.node.clone(), requests, readings: recording.readings() })
+    let pack = |parts: &[Part]| Ok((String::new(), packer.compress_vec(&request(recording, parts))?));
+    recording.sends().into_iter().map(pack).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,1 @@
+"""The server beside VictoriaMetrics and Prometheus on the same recorded readings."""
