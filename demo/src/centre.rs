@@ -446,7 +446,7 @@ fn node_sensors(node: &PlannedNode) -> Vec<SensorDef> {
         SensorDef::gauge("power", "W", "Power of the node.").scaled(0.1),
         SensorDef::gauge("temperature", "Cel", "Temperature of the board.").scaled(0.1),
         SensorDef::gauge("cpu/frequency", "Hz", "Clock frequency, mean of all CPUs.").scaled(1e6),
-        SensorDef::gauge("memory/counters", "By", "Memory in use."),
+        SensorDef::gauge("memory/used", "By", "Memory in use."),
         SensorDef::counter("net/dev/ib0/rx_bytes", "By", "Bytes received."),
     ];
     let cpu = |cpu| SensorDef::counter(format!("cpu/{cpu}/user"), "s", "Time in user mode.").scaled(0.01);
