@@ -1,11 +1,12 @@
 //! `wholegrain auth`: users with passwords, and tokens.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::{Args, Subcommand};
 use wholegrain_server::access::passwords::hash_password;
 
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::output::print;
 
 pub mod files;
 mod password;
@@ -13,7 +14,7 @@ mod token;
 mod user;
 
 const EXAMPLES: &str = "\
-Users are agents and other MQTT clients with a password in place of a certificate. Tokens are for HTTP: for people, \
+Users are agents and other MQTT clients with a password instead of a certificate. Tokens are for HTTP: for people, \
 dashboards, and programs that write readings. A running server applies changes within seconds.
 
 Examples:
@@ -32,7 +33,7 @@ Examples:
 
 /// Manage users with passwords, and tokens with roles
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct AuthArgs {
     #[command(subcommand)]
     command: AuthCommand,
@@ -47,7 +48,7 @@ enum AuthCommand {
 
 /// Read a password and print its hash, for a password file on another machine
 #[derive(Args)]
-#[command(after_help = format!("{HASH_EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = HASH_EXAMPLES)]
 struct HashArgs {
     /// Print a whole line of the password file, NAME:HASH; the user is the agent's name [default: the hash alone]
     #[arg(long, value_name = "NAME")]
@@ -69,5 +70,5 @@ fn hash(args: &HashArgs) -> Result<(), Failure> {
     }
     let hash = hash_password(&password::read(user)?).map_err(Failure::Failed)?;
     let line = user.map_or_else(|| format!("{hash}\n"), |user| format!("{user}:{hash}\n"));
-    io::stdout().write_all(line.as_bytes()).map_err(Failure::writing("standard output"))
+    print(|_, out| out.write_all(line.as_bytes()))
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use wholegrain_model::SensorPath;
 use wholegrain_server::AgentOptions;
 
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
 use crate::init::{failed, print_files};
 
 const EXAMPLES: &str = "\
@@ -16,13 +16,14 @@ Examples:
   wholegrain ca agent node0042
   wholegrain ca agent node0042 --prefix /lab/rack07/node0042 --server monitor.example:8883
   wholegrain ca list
+  wholegrain ca show var/server/server.pem
   wholegrain ca server --host monitor.example
   wholegrain ca revoke node0042";
 
 const AGENT_EXAMPLES: &str = "\
 Makes agents/NAME.pem, agents/NAME.key and agents/NAME.toml in the installation's directory, and prints what to copy to the node. \
-Existing files are kept. Run it where the authority's key is, on the machine of `wholegrain init` or `wholegrain up`. The server need \
-not run, and needs no reload.
+Existing files are kept. Run the command on the machine with the authority's key, where `wholegrain init` or `wholegrain up` ran. The \
+server need not run, and needs no reload.
 
 Examples:
   wholegrain ca agent node0042
@@ -31,7 +32,7 @@ Examples:
 
 /// Make, list and revoke certificates of agents and the server
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct CaArgs {
     #[command(subcommand)]
     command: CaCommand,
@@ -46,20 +47,20 @@ enum CaCommand {
     Revoke(certificates::RevokeArgs),
 }
 
-/// Make certificate, key and configuration of one more node's agent
+/// Make certificate, key and configuration for the agent of another node
 #[derive(Args)]
-#[command(after_help = format!("{AGENT_EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = AGENT_EXAMPLES)]
 struct AgentArgs {
     /// The agent's name, usually the node's: one level of a sensor path
     #[arg(value_name = "NAME")]
     name: String,
-    /// The installation's directory, in which ca.pem and ca.key are
+    /// The directory of the installation, with ca.pem and ca.key
     #[arg(long, default_value = "var", value_name = "DIR")]
     dir: PathBuf,
-    /// What the agent's sensors are below; NAME should be one of its levels [default: /NAME]
+    /// The path above the agent's sensors; NAME should be one of its levels [default: /NAME]
     #[arg(long, value_name = "PATH")]
     prefix: Option<SensorPath>,
-    /// Where the agent reaches the server [default: this host's name and the port of server.toml]
+    /// The address of the server for the agent [default: this host's name and the port of server.toml]
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
 }
@@ -80,29 +81,30 @@ fn agent(args: &AgentArgs) -> Result<(), Failure> {
     print_files(&report.files);
     let [.., toml] = &report.to_copy;
     if report.files.kept.contains(toml) && (args.prefix.is_some() || args.server.is_some()) {
-        println!("\n{} was there and is as it was: --prefix and --server changed nothing.", toml.display());
+        println!("\n{} existed and is unchanged: --prefix and --server had no effect.", toml.display());
     }
     let name = &args.name;
     let files: Vec<String> = report.to_copy.iter().map(|path| path.display().to_string()).collect();
-    println!("\nCopy these into one directory on the node, where the program wholegrain-agent is, and start it:");
+    println!(
+        "\nCopy these files into one directory on the node, which needs the program wholegrain-agent, and start it:"
+    );
     println!("  ssh {name} mkdir -p /etc/wholegrain");
     println!("  scp {} {name}:/etc/wholegrain/", files.join(" "));
     println!("  ssh {name} wholegrain-agent --config /etc/wholegrain/{name}.toml");
-    println!("\nIt sends to {}. Its sensors appear in: wholegrain sensors", report.server);
+    println!("\nThe agent sends to {}. `wholegrain sensors` lists its sensors.", report.server);
     let server_toml = args.dir.join("server/server.toml");
     let server_toml = server_toml.display();
     if let Some(address) = &report.listens_only_here {
         let port = address.rsplit_once(':').map_or("8883", |(_, port)| port);
         println!(
             "\nNote: the server listens on {address}, which other machines cannot reach. Set tls_listen = \"[::]:{port}\" in \
-             {server_toml} and start it again."
+             {server_toml} and restart the server."
         );
     }
     if let Some(names) = &report.certificate_names {
         println!(
-            "\nNote: the server's certificate is good for {}, and not for the host of {}; agents will refuse it. Name one of \
-             these with --server, or make it good for more with `wholegrain ca server --dir {dir} --host NAME` and start the server \
-             again.",
+            "\nNote: the server's certificate is valid for {}, not for the host of {}; agents will refuse it. Name one of \
+             these with --server, or add the host with `wholegrain ca server --dir {dir} --host NAME` and restart the server.",
             names.join(", "),
             report.server,
             dir = args.dir.display()
@@ -110,7 +112,7 @@ fn agent(args: &AgentArgs) -> Result<(), Failure> {
     }
     if report.prefix_must_be_listed {
         println!(
-            "\nNote: {name} is no level of the prefix, so the server takes its sensors only if {server_toml} lists it under \
+            "\nNote: {name} is not a level of the prefix, so the server accepts its sensors only if {server_toml} lists the prefix in \
              [mqtt.prefixes]."
         );
     }

@@ -1,11 +1,10 @@
 //! `wholegrain completions`: completions for a shell; names of sensors, jobs and virtual sensors come from the server.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, Command};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
@@ -14,17 +13,18 @@ use wholegrain_api::{JobPage, NameList, VirtualSensorList, paths};
 use wholegrain_model::text::is_hidden;
 
 use crate::connection::{Connection, Request};
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::output::print;
 
-/// A shell that waits for completions waits at most so long.
+/// How long the shell waits for names at most.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Jobs and virtual sensors that are asked for.
+/// The most names of one kind.
 const LIST_MAX: usize = 500;
-/// The variable by which the shell's script asks the command for completions.
+/// The variable that the shell's script sets to request completions.
 const VARIABLE: &str = "WHOLEGRAIN_COMPLETE";
 
 const EXAMPLES: &str = "\
-Names of sensors, jobs and virtual sensors are asked of the server of client.toml, for at most a second.
+Names of sensors, jobs and virtual sensors come from the server of client.toml, if it answers within a second.
 
 Examples:
   source <(wholegrain completions bash)
@@ -33,41 +33,26 @@ Examples:
 
 /// Print completions for a shell
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
     /// The shell to complete for
-    #[arg(value_enum)]
-    shell: KnownShell,
-}
-
-/// The shells that are tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum KnownShell {
-    Bash,
-    Zsh,
-    Fish,
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
 }
 
 pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
-    let shell = match args.shell {
-        KnownShell::Bash => "bash",
-        KnownShell::Zsh => "zsh",
-        KnownShell::Fish => "fish",
-    };
-    let (name, mut text) = ("wholegrain", Vec::new());
+    let (shell, name) = (args.shell.as_str(), "wholegrain");
     let shells = Shells::builtins();
     let completer = shells.completer(shell).ok_or_else(|| Failure::Failed(format!("no completions for {shell}")))?;
-    let written = completer.write_registration(VARIABLE, name, name, name, &mut text);
-    written.map_err(|error| Failure::Failed(format!("cannot make the completions for {shell}: {error}")))?;
-    std::io::stdout().write_all(&text).map_err(Failure::writing("standard output"))
+    print(|_, out| completer.write_registration(VARIABLE, name, name, name, out))
 }
 
-/// Answers the shell and ends the process when it is the shell that asks.
-pub fn answer_shell() {
-    CompleteEnv::with_factory(|| with_completers(crate::command_line())).var(VARIABLE).complete();
+/// Answers a request for completions and ends the process; returns if the shell sent none.
+pub fn answer_shell(command_line: fn() -> Command) {
+    CompleteEnv::with_factory(|| with_completers(command_line())).var(VARIABLE).complete();
 }
 
-/// The command line whose arguments for sensors and jobs know how to complete themselves.
+/// The command line with completers for the arguments that name sensors and jobs.
 fn with_completers(command: Command) -> Command {
     let of_agent = command.get_name() == "ctl";
     let of_virtuals = command.get_name() == "virtual";

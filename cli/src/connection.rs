@@ -18,6 +18,7 @@ use wholegrain_model::text::escaped;
 use crate::client_file::{ClientConfig, nowhere};
 use crate::failure::Failure;
 use crate::output::values;
+use crate::remarks::Remarks;
 use crate::socket::encoded;
 
 /// How long connecting may take.
@@ -26,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the server may pause within a response; not for `watch`, which can be silent for hours.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long an error message waits for the nearest name.
+/// How long an error message waits for a similar name.
 const SUGGESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the server may take before the response to a request about all stored readings, such as a deletion, begins.
 const SLOW_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -57,6 +58,7 @@ pub struct Connection {
 }
 
 /// A request that is being built.
+#[derive(Clone)]
 pub struct Request<'a> {
     connection: &'a Connection,
     method: &'static str,
@@ -66,6 +68,7 @@ pub struct Request<'a> {
     limits: TimeLimits,
 }
 
+#[derive(Clone)]
 struct TimeLimits {
     /// Until the response begins.
     response: Duration,
@@ -84,6 +87,11 @@ impl<'a> Request<'a> {
 
     pub fn queries(self, parameters: &[(&str, String)]) -> Self {
         parameters.iter().fold(self, |request, (name, value)| request.query(name, value))
+    }
+
+    /// A parameter of one name for each value.
+    pub fn each<T: Display>(self, name: &str, values: impl IntoIterator<Item = T>) -> Self {
+        values.into_iter().fold(self, |request, value| request.query(name, value))
     }
 
     /// The body, as JSON.
@@ -137,16 +145,34 @@ impl<'a> Request<'a> {
     pub fn find(self) -> Result<Response, Failure> {
         self.send().map_err(not_there)
     }
+
+    /// Requests pages until there are `limit` items. Returns the items, and whether there are more. `split` takes a page apart: its items, and
+    /// the parameter `after` of the next page.
+    pub fn pages<P: DeserializeOwned, T>(
+        self,
+        page_max: u64,
+        limit: u64,
+        split: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<(Vec<T>, bool), Failure> {
+        let (mut all, mut next) = (Vec::new(), None::<String>);
+        loop {
+            let request = self.clone().query("limit", page_max.min(limit - all.len() as u64)).each("after", &next);
+            let (items, after) = split(request.find()?.json()?);
+            all.extend(items);
+            next = after;
+            if next.is_none() || all.len() as u64 >= limit {
+                return Ok((all, next.is_some()));
+            }
+        }
+    }
 }
 
 /// A response with a status of success.
 pub struct Response {
     /// The number of sensors that match, if the server sends it.
     pub sensors: Option<u64>,
-    /// Readings that are missing from the response.
-    pub warnings: Vec<String>,
-    /// Readings that the response leaves out on purpose, such as readings dropped by retention.
-    pub notes: Vec<String>,
+    /// The warnings and notes of the headers.
+    pub remarks: Remarks,
     /// The tier that is read where possible, and the width of the windows.
     pub tier: Option<String>,
     pub every: Option<String>,
@@ -223,7 +249,7 @@ impl Connection {
         Request { connection: self, method, url: format!("{}{path}", self.url), body: None, limits }
     }
 
-    /// The name nearest to a pattern that matches no sensor.
+    /// The name of a sensor that is most similar to the pattern.
     pub fn nearest_name(&self, pattern: &str) -> Option<String> {
         let request = self.get(paths::NAMES).query("near", pattern).within(SUGGESTION_TIMEOUT);
         let list: NameList = request.send().ok()?.json().ok()?;
@@ -248,8 +274,8 @@ impl Connection {
     fn check(&self, response: ureq::http::Response<ureq::Body>) -> Result<Response, Failure> {
         let status = response.status().as_u16();
         let sensors = response.headers().get(SENSORS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let remarks = |name| remarks(response.headers(), name);
-        let (warnings, notes) = (remarks(WARNING_HEADER), remarks(NOTE_HEADER));
+        let remarks = |name| remarks(response.headers(), name).into_iter().collect();
+        let remarks = Remarks { warnings: remarks(WARNING_HEADER), notes: remarks(NOTE_HEADER) };
         let length = |name: &str| {
             let value = response.headers().get(name).and_then(|value| value.to_str().ok());
             value.filter(|value| value.len() <= 32).map(str::to_owned)
@@ -258,43 +284,41 @@ impl Connection {
         let date_s = response.headers().get("date").and_then(|value| http_date(value.to_str().ok()?));
         let mut body = response.into_body();
         if (200..300).contains(&status) {
-            return Ok(Response { sensors, warnings, notes, tier, every, date_s, url: self.url.clone(), body });
+            return Ok(Response { sensors, remarks, tier, every, date_s, url: self.url.clone(), body });
         }
         let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         Err(refusal(status, &text, &self.url, &self.origin))
     }
 
-    fn no_tls(&self) -> Failure {
-        let Self { url, origin, .. } = self;
-        Failure::Unreachable(format!(
-            "the program at {url} (from {origin}) does not speak TLS; is this the port of the server's HTTPS?"
-        ))
-    }
-
     /// The message for an error before a response.
     fn unreachable(&self, error: &ureq::Error) -> Failure {
         let Self { url, origin, advice, .. } = self;
-        match error {
-            ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
-                Failure::Usage(format!("{url:?} (from {origin}) is not an address: {error}; write https://host:port"))
-            }
-            ureq::Error::Rustls(rustls::Error::InvalidMessage(_)) => self.no_tls(),
-            ureq::Error::Rustls(error) => Failure::Unreachable(format!(
-                "cannot reach {url} (from {origin}): TLS: {error}; is the ca in {origin} the authority of this server?"
-            )),
-            // rustls' errors can come wrapped in an I/O error.
-            ureq::Error::Io(io) if matches!(wrapped(io), Some(rustls::Error::InvalidMessage(_))) => self.no_tls(),
-            ureq::Error::Io(io) if wrapped(io).is_some() => Failure::Unreachable(format!(
-                "cannot reach {url} (from {origin}): TLS: {io}; is the ca in {origin} the authority of this server?"
-            )),
-            _ => Failure::Unreachable(format!("cannot reach {url} (from {origin}): {}; {advice}", reason(error))),
+        if let ureq::Error::BadUri(_) | ureq::Error::Http(_) = error {
+            return Failure::Usage(format!(
+                "{url:?} (from {origin}) is not an address: {error}; write https://host:port"
+            ));
         }
+        Failure::Unreachable(match tls_error(error) {
+            Some(rustls::Error::InvalidMessage(_)) => {
+                format!(
+                    "the program at {url} (from {origin}) does not speak TLS; is this the port of the server's HTTPS?"
+                )
+            }
+            Some(error) => format!(
+                "cannot reach {url} (from {origin}): TLS: {error}; is the ca in {origin} the authority of this server?"
+            ),
+            None => format!("cannot reach {url} (from {origin}): {}; {advice}", reason(error)),
+        })
     }
 }
 
-/// The error of rustls in an I/O error.
-fn wrapped(error: &std::io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
+/// The error of rustls, which may be wrapped in an I/O error.
+fn tls_error(error: &ureq::Error) -> Option<&rustls::Error> {
+    match error {
+        ureq::Error::Rustls(error) => Some(error),
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
 }
 
 /// The warnings or notes in a response's headers, each one line.
@@ -345,6 +369,11 @@ pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
 }
 
 impl Response {
+    /// The address of the server, for messages.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The body as a stream.
     pub fn into_reader(self) -> impl std::io::Read + Send + 'static {
         self.body.into_with_config().limit(u64::MAX).reader()
@@ -380,7 +409,7 @@ fn http_date(text: &str) -> Option<i64> {
 
 fn read_token(path: &Path) -> Result<String, Failure> {
     let text = fs::read_to_string(path).map_err(|error| {
-        Failure::Failed(format!("cannot read the token {}: {error}; may you read it?", path.display()))
+        Failure::Failed(format!("cannot read the token {}: {error}; do you have permission?", path.display()))
     })?;
     let token = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     match token {

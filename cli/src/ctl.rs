@@ -3,17 +3,15 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use wholegrain_model::{Interval, Pattern};
 
 use self::jobs::RuleCommand;
 use crate::client_file::{ClientConfig, ClientOption, nowhere};
 use crate::connection::{Connection, refusal};
-use crate::failure::{EXIT_CODES, Failure};
-use crate::notation::{LENGTHS, PATTERNS, TIMES};
-use crate::output::Output;
-use crate::output::style;
+use crate::failure::Failure;
+use crate::output::{ResultFormat, print};
 use crate::range::range;
 use crate::socket::{self, encoded};
 
@@ -45,7 +43,7 @@ Examples:
 
 /// Show and change the state of an agent
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{TIMES}\n\n{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct CtlArgs {
     /// The agent's Unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "url", global = true)]
@@ -54,44 +52,41 @@ pub struct CtlArgs {
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
     /// The format of the output
-    #[arg(long, short, value_enum, default_value_t = CtlFormat::Table, global = true)]
-    format: CtlFormat,
+    #[arg(long, short, value_enum, default_value_t = ResultFormat::Table, global = true)]
+    format: ResultFormat,
     #[command(flatten)]
     client: ClientOption,
     #[command(subcommand)]
     command: CtlCommand,
 }
 
-/// The format of an agent's response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum CtlFormat {
-    /// Aligned columns, for people
-    Table,
-    /// JSON as the agent sent it
-    Json,
-}
-
 #[derive(Debug, Clone, Subcommand)]
 enum CtlCommand {
     /// Show the agent's name, cost, lag, queue and losses
+    #[command(after_help = EXAMPLES)]
     Status,
     /// List sources and whether they run
+    #[command(after_help = "Examples:\n  wholegrain ctl sources")]
     Sources,
     /// List groups with intervals, ticks and lag
+    #[command(after_help = "Examples:\n  wholegrain ctl groups\n  wholegrain ctl groups --format json")]
     Groups,
     /// List the agent's sensors
+    #[command(after_help = "Examples:\n  wholegrain ctl sensors\n  wholegrain ctl sensors 'meminfo/*'")]
     Sensors {
         /// Patterns of the sensors [default: all]
         #[arg(value_name = "PATTERN")]
         patterns: Vec<Pattern>,
     },
     /// Show newest values from the agent's memory, without the server
+    #[command(after_help = "Examples:\n  wholegrain ctl newest 'meminfo/*'")]
     Newest {
         /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
     },
     /// Show means over the last seconds from the agent's memory
+    #[command(after_help = "Examples:\n  wholegrain ctl average 'cpu/*/user' --window 10s")]
     Average {
         /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
@@ -101,11 +96,12 @@ enum CtlCommand {
         window: Interval,
     },
     /// Show values of the last minutes from the agent's memory
+    #[command(after_help = "Examples:\n  wholegrain ctl history MemAvailable --from -1m --format json")]
     History {
         /// Patterns of the sensors
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<Pattern>,
-        /// Start of the range, such as -30s; `wholegrain ctl --help` describes the notation
+        /// Start of the range, included
         #[arg(long, default_value = "-1m", value_name = "TIME", allow_hyphen_values = true)]
         from: String,
         /// End of the range, excluded
@@ -113,43 +109,57 @@ enum CtlCommand {
         to: String,
     },
     /// Stop reading a source
+    #[command(after_help = "Examples:\n  wholegrain ctl stop procfs")]
     Stop {
         /// The name in `ctl sources`
+        #[arg(value_name = "SOURCE")]
         source: String,
     },
     /// Start a stopped source again
+    #[command(after_help = "Examples:\n  wholegrain ctl start procfs")]
     Start {
         /// The name in `ctl sources`
+        #[arg(value_name = "SOURCE")]
         source: String,
     },
     /// Change a group's interval until the next reload
+    #[command(after_help = "Examples:\n  wholegrain ctl interval meminfo 100ms")]
     Interval {
         /// The name in `ctl groups`
+        #[arg(value_name = "GROUP")]
         group: String,
         /// The new interval, such as 100ms; at least 1ms
+        #[arg(value_name = "LENGTH")]
         interval: Interval,
     },
     /// Show or change the agent's log level
+    #[command(after_help = "Examples:\n  wholegrain ctl log\n  wholegrain ctl log debug --for 10min")]
     Log {
         /// error, warn, info, debug or trace [default: print the current level]
+        #[arg(value_name = "LEVEL")]
         level: Option<String>,
         /// How long, such as 10min; then the configured level applies again [default: until a reload or restart]
         #[arg(long = "for", value_name = "LENGTH", requires = "level")]
         within: Option<Interval>,
     },
     /// List running jobs on the node: all, or your own
+    #[command(after_help = "Examples:\n  wholegrain ctl jobs")]
     Jobs,
     /// Show one job with the intervals of its metrics
+    #[command(after_help = "Examples:\n  wholegrain ctl job 4711")]
     Job {
         /// The id in `ctl jobs`
+        #[arg(value_name = "ID")]
         id: String,
     },
     /// List the rules for intervals of job metrics; the last matching rule applies
+    #[command(after_help = "Examples:\n  wholegrain ctl rules")]
     Rules,
     /// Add or remove rules for intervals of job metrics
-    #[command(subcommand)]
+    #[command(subcommand, after_help = jobs::EXAMPLES)]
     Rule(RuleCommand),
     /// Reload the configuration; unchanged groups lose no sample
+    #[command(after_help = "Examples:\n  wholegrain ctl reload")]
     Reload,
 }
 
@@ -177,28 +187,32 @@ pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let request = args.command.request()?;
     let body = match &args.url {
-        Some(url) => ask_https(url, &request, client)?,
+        Some(url) => send_https(url, &request, client)?,
         None => match &args.socket {
-            Some(socket) => ask_socket(socket, &request)?,
-            None => ask_nearest(&socket_of(client)?, &request)?,
+            Some(socket) => send_socket(socket, &request)?,
+            None => send_nearest(&socket_of(client)?, &request)?,
         },
     };
-    let answer: Value = serde_json::from_slice(&body).map_err(|error| {
-        Failure::Unreachable(format!("the agent's answer is not JSON: {error}; is this an agent of this version?"))
+    let response: Value = serde_json::from_slice(&body).map_err(|error| {
+        Failure::Unreachable(format!("the agent's response is not JSON: {error}; is this an agent of this version?"))
     })?;
-    let mut output = Output::open(None)?;
-    let written = match args.format {
-        CtlFormat::Json => {
-            output.write_all(&body).and_then(|()| if body.ends_with(b"\n") { Ok(()) } else { writeln!(output) })
+    print(|style, out| match args.format {
+        // As the agent sent it.
+        ResultFormat::Json => {
+            out.write_all(&body).and_then(|()| if body.ends_with(b"\n") { Ok(()) } else { writeln!(out) })
         }
-        CtlFormat::Table => show::answer(&answer, style::on_stdout(), &mut output),
-    };
-    written.map_err(Failure::writing("standard output"))?;
-    output.finish()?;
-    if show::is_empty(&answer) {
+        ResultFormat::Table => show::write(&response, style, out),
+    })?;
+    if show::is_empty(&response) {
         return Err(Failure::NothingMatched(match args.command {
             CtlCommand::Jobs => "no job that you may see runs on this node".into(),
-            _ => "the agent has nothing of that; `wholegrain ctl sensors` lists what it has".into(),
+            CtlCommand::Sensors { .. }
+            | CtlCommand::Newest { .. }
+            | CtlCommand::Average { .. }
+            | CtlCommand::History { .. } => {
+                "no sensor of the agent matches; `wholegrain ctl sensors` lists them".into()
+            }
+            _ => "the list is empty".into(),
         }));
     }
     Ok(())
@@ -208,15 +222,15 @@ impl CtlCommand {
     fn request(&self) -> Result<AgentRequest, Failure> {
         let get = AgentRequest::get;
         let post = |path: String, query| AgentRequest { method: "POST", path, query, body: None };
-        let choose = |patterns: &[Pattern]| patterns.iter().map(|p| ("pattern", p.to_string())).collect::<Vec<_>>();
+        let select = |patterns: &[Pattern]| patterns.iter().map(|p| ("pattern", p.to_string())).collect::<Vec<_>>();
         Ok(match self {
             CtlCommand::Status => get("/v1/status", vec![]),
             CtlCommand::Sources => get("/v1/sources", vec![]),
             CtlCommand::Groups => get("/v1/groups", vec![]),
-            CtlCommand::Sensors { patterns } => get("/v1/sensors", choose(patterns)),
-            CtlCommand::Newest { patterns } => get("/v1/newest", choose(patterns)),
+            CtlCommand::Sensors { patterns } => get("/v1/sensors", select(patterns)),
+            CtlCommand::Newest { patterns } => get("/v1/newest", select(patterns)),
             CtlCommand::Average { patterns, window } => {
-                let mut query = choose(patterns);
+                let mut query = select(patterns);
                 query.push(("window", window.to_string()));
                 get("/v1/average", query)
             }
@@ -224,7 +238,7 @@ impl CtlCommand {
                 let now = crate::output::values::now();
                 let (from, to) = range(Some(from), Some(to), now)?;
                 let (from, to) = (from.unwrap_or(now), to.unwrap_or(now));
-                let mut query = choose(patterns);
+                let mut query = select(patterns);
                 query.extend([("from", from.to_string()), ("to", to.to_string())]);
                 get("/v1/history", query)
             }
@@ -258,43 +272,39 @@ fn socket_of(client: Option<&Path>) -> Result<PathBuf, Failure> {
 }
 
 /// Sends the request to the administrator's socket, or to the users' socket if the first is missing or refuses access.
-fn ask_nearest(socket: &Path, request: &AgentRequest) -> Result<Vec<u8>, Failure> {
+fn send_nearest(socket: &Path, request: &AgentRequest) -> Result<Vec<u8>, Failure> {
     let error = match try_socket(socket, request) {
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => error,
-        other => return answered(socket, other),
+        other => return check(socket, other),
     };
     let users = socket.with_file_name(USERS_SOCKET);
     match try_socket(&users, request) {
         // Report the error of the administrator's socket: the users' one is optional.
-        Err(second) if second.kind() == ErrorKind::NotFound => answered(socket, Err(error)),
+        Err(second) if second.kind() == ErrorKind::NotFound => check(socket, Err(error)),
         other => {
-            eprintln!(
-                "note: {}: {error}; asked {}, which answers about your own jobs only",
-                socket.display(),
-                users.display()
-            );
-            answered(&users, other)
+            eprintln!("note: {}: {error}; used {}, which serves your own jobs only", socket.display(), users.display());
+            check(&users, other)
         }
     }
 }
 
-fn ask_socket(path: &Path, request: &AgentRequest) -> Result<Vec<u8>, Failure> {
-    answered(path, try_socket(path, request))
+fn send_socket(path: &Path, request: &AgentRequest) -> Result<Vec<u8>, Failure> {
+    check(path, try_socket(path, request))
 }
 
 fn try_socket(path: &Path, request: &AgentRequest) -> std::io::Result<(u16, Vec<u8>)> {
     let body = request.body.as_ref().map(Value::to_string);
-    socket::ask(path, request.method, &request.path_and_query(), body.as_deref().map(str::as_bytes))
+    socket::send(path, request.method, &request.path_and_query(), body.as_deref().map(str::as_bytes))
 }
 
-fn answered(path: &Path, result: std::io::Result<(u16, Vec<u8>)>) -> Result<Vec<u8>, Failure> {
+fn check(path: &Path, result: std::io::Result<(u16, Vec<u8>)>) -> Result<Vec<u8>, Failure> {
     let shown = path.display().to_string();
     let (status, body) = result.map_err(|error| {
         Failure::Unreachable(match error.kind() {
-            ErrorKind::PermissionDenied => format!("cannot reach the agent at {shown}: {error}; try it as root"),
-            ErrorKind::InvalidData => format!("the agent at {shown} did not answer in HTTP: {error}"),
+            ErrorKind::PermissionDenied => format!("cannot reach the agent at {shown}: {error}; try again as root"),
+            ErrorKind::InvalidData => format!("the agent at {shown} did not respond in HTTP: {error}"),
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                format!("the agent at {shown} did not answer in time; is it stopped, or under a debugger?")
+                format!("the agent at {shown} did not respond in time; is it stopped, or in a debugger?")
             }
             _ => format!(
                 "cannot reach the agent at {shown}: {error}; is it running? Start it with `make up` or `wholegrain-agent --config \
@@ -306,16 +316,16 @@ fn answered(path: &Path, result: std::io::Result<(u16, Vec<u8>)>) -> Result<Vec<
         return Ok(body);
     }
     // A socket needs no token, so the message must not mention one.
-    let said = serde_json::from_slice::<Value>(&body).ok().filter(|_| status == 403);
-    if let Some(why) = said.as_ref().and_then(|said| said["error"].as_str()) {
-        return Err(Failure::Usage(why.to_owned()));
+    let refused = serde_json::from_slice::<Value>(&body).ok().filter(|_| status == 403);
+    if let Some(reason) = refused.as_ref().and_then(|body| body["error"].as_str()) {
+        return Err(Failure::Usage(reason.to_owned()));
     }
     Err(refusal(status, &String::from_utf8_lossy(&body), &format!("the agent at {shown}"), "client.toml"))
 }
 
-fn ask_https(url: &str, request: &AgentRequest, client: Option<&Path>) -> Result<Vec<u8>, Failure> {
+fn send_https(url: &str, request: &AgentRequest, client: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let Some(config) = ClientConfig::find(client)? else { return Err(Failure::Usage(nowhere())) };
-    let advice = "is the agent running, with its HTTPS switched on?";
+    let advice = "is the agent running, and its HTTPS enabled?";
     let connection = Connection::to(url, &config, advice)?;
     let path = request.path_and_query();
     let https = match request.method {
@@ -379,7 +389,7 @@ mod tests {
             r#"POST /v1/rules {"every":"1ms","for":"10min","jobs":"4711","metrics":["perf/*","cpu/*"]}"#,
         );
         check(
-            "rule add --metrics ** --every 1ms --accumulate 1s --quantiles 0.5,0.99 --try",
+            "rule add --metrics ** --every 1ms --accumulate 1s --quantiles 0.5,0.99 --dry-run",
             r#"POST /v1/rules?try=1 {"accumulate":{"quantiles":[0.5,0.99],"window":"1s"},"every":"1ms","metrics":["**"]}"#,
         );
         check("rule remove 10001", "DELETE /v1/rules/10001");

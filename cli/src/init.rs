@@ -6,7 +6,7 @@ use clap::Args;
 use wholegrain_server::init::InitError;
 use wholegrain_server::{InitOptions, InitReport};
 
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Existing files are kept.
@@ -21,7 +21,7 @@ Examples:
 
 /// Make the files of a new installation: authority, certificates, token, configurations
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct InitArgs {
     /// The directory of the installation
     #[arg(default_value = "var", value_name = "DIR")]
@@ -32,11 +32,10 @@ pub struct InitArgs {
     /// The name of this machine's agent [default: the host's name]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// Host or address that the server listens on; localhost is for agents of this machine only, '[::]' for all
+    /// The host or address on which the server listens: localhost for clients of this machine only, '[::]' for all
     #[arg(long, default_value = "localhost", value_name = "HOST")]
     listen: String,
-    /// Another name or address under which agents and clients reach the server, for its certificate; beside this host's name
-    /// and localhost. Can be repeated
+    /// Another name or address of the server for its certificate, besides this host's name and localhost; can be repeated
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
     /// Port for MQTT over TLS, for agents
@@ -68,19 +67,19 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which files were made and which were there.
+/// Prints the files that were made, changed and kept.
 pub fn print_files(report: &InitReport) {
-    for (what, paths) in [("made", &report.created), ("changed", &report.changed), ("kept", &report.kept)] {
-        paths.iter().for_each(|path| println!("{what} {}", path.display()));
+    for (verb, paths) in [("made", &report.created), ("changed", &report.changed), ("kept", &report.kept)] {
+        paths.iter().for_each(|path| println!("{verb} {}", path.display()));
     }
 }
 
-/// Makes what is missing.
+/// Makes the missing files of an installation.
 pub fn make(dir: &Path, options: &InitOptions) -> Result<InitReport, Failure> {
     wholegrain_server::init(dir, options).map_err(failed)
 }
 
-/// What is wrong with the command line, and what with the files.
+/// Maps an error to a wrong command line or a failure.
 pub fn failed(error: InitError) -> Failure {
     match error {
         InitError::Name(..) | InitError::Address(_) | InitError::NoAuthority { .. } | InitError::Refused(_) => {

@@ -1,13 +1,13 @@
-//! The `wholegrain` command: asks the server and the agents, starts them, and prints for people and programs.
+//! The `wholegrain` command: sends requests to the server and to agents, starts them, and prints for people and programs.
 //!
-//! - In: the command line, `client.toml`, answers of the server (HTTPS) and of an agent (Unix socket or HTTPS).
+//! - In: the command line, `client.toml`, responses of the server (HTTPS) and of an agent (Unix socket or HTTPS).
 //! - Out: tables, CSV, JSON and Parquet; messages on standard error; an exit code that scripts can rely on.
-//! - Never: a whole answer in memory where it can stream; a colour or a progress bar into a file; a secret on the screen.
+//! - Never: a whole response in memory where it can stream; a colour or a progress bar in a file; a secret on the screen.
 //!
-//! One file for each subcommand. `connection.rs` finds and asks the server, `socket.rs` an agent on this machine, `rows/`
-//! formats readings, `table.rs` everything else that is a table, `failure.rs` has the exit codes.
+//! One file or folder for each subcommand. `connection.rs` sends requests to the server, `socket.rs` to an agent on this machine. `output/`
+//! prints readings, tables and JSON, `failure.rs` has the exit codes, `help.rs` the common parts of help texts.
 
-/// As the standard library's, but for a standard error that is closed: there is nobody to tell then, and what is being done goes on.
+/// As the standard library's, but ignores a closed standard error: the command continues without its messages.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -28,21 +28,24 @@ mod client_file;
 mod completions;
 mod config;
 mod connection;
+mod csv;
 mod ctl;
 mod doctor;
 mod export;
 mod failure;
+mod help;
 mod import;
 mod init;
+mod job_arguments;
 mod jobs;
 mod man;
 mod no_match;
-mod notation;
-mod of_job;
 mod output;
 mod progress;
 mod query;
 mod range;
+mod reading_stream;
+mod remarks;
 mod rule;
 mod sensors;
 mod server;
@@ -54,26 +57,23 @@ mod watch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-use failure::EXIT_CODES;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wholegrain_model::text::escaped;
 
 const EXAMPLES: &str = "\
 Examples:
   wholegrain up                               run server and agent
-  wholegrain up --demo                        and a demonstration centre beside them
-  wholegrain sensors --tree                   what there is
+  wholegrain up --demo                        and a demonstration centre
+  wholegrain sensors --tree                   list the sensors
   wholegrain query MemAvailable --from -1h    readings
-  wholegrain ca agent node0042                one more node";
+  wholegrain ca agent node0042                add a node";
 
 /// Whole-system, fine-grain monitoring for HPC: from the chiller to one job's instructions.
 #[derive(Parser)]
-#[command(name = "wholegrain", version, arg_required_else_help = true, max_term_width = 110)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(name = "wholegrain", version, arg_required_else_help = true, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
-    /// The client.toml that says where the server is; else ./var/client.toml, ~/.config/wholegrain/client.toml,
-    /// /etc/wholegrain/client.toml
+    /// The client.toml with the server's address [default: the first of ./var/client.toml, ~/.config/wholegrain/client.toml,
+    /// /etc/wholegrain/client.toml]
     #[arg(long, value_name = "FILE", env = "WHOLEGRAIN_CLIENT", hide_env_values = true)]
     client: Option<PathBuf>,
     #[command(subcommand)]
@@ -102,7 +102,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it writes files that hold readings, or what belongs to them.
+    /// Whether it writes files with readings or with data about them.
     fn writes_readings(&self) -> bool {
         matches!(
             self,
@@ -116,8 +116,8 @@ impl Command {
     }
 }
 
-/// Files that are made from now on are not for everybody on this machine.
-fn close_to_others() {
+/// Takes all permissions of others from new files.
+fn restrict_new_files() {
     // SAFETY: the calls cannot fail, and no other thread runs yet that makes files.
     unsafe {
         let before = libc::umask(0o027);
@@ -126,11 +126,11 @@ fn close_to_others() {
 }
 
 fn main() -> ExitCode {
-    completions::answer_shell();
-    let cli = Cli::parse();
+    completions::answer_shell(command_line);
+    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
     let client = cli.client.as_deref();
     if cli.command.writes_readings() {
-        close_to_others();
+        restrict_new_files();
     }
     let result = match &cli.command {
         Command::Up(args) => up::run(args),
@@ -149,19 +149,19 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::run(args, client),
         Command::Doctor(args) => doctor::run(args, client),
         Command::Completions(args) => completions::run(args),
-        Command::Man(args) => man::run(args),
+        Command::Man(args) => man::run(args, command_line()),
     };
     let Err(failure) = result else { return ExitCode::SUCCESS };
     let (code, message) = failure.report();
     if let Some(message) = message {
-        // What a message quotes can come from anybody.
+        // A message can quote text of anybody.
         let lines: Vec<_> = message.split('\n').map(escaped).collect();
         eprintln!("{} {}", output::style::on_stderr().error("wholegrain:"), lines.join("\n"));
     }
     ExitCode::from(code)
 }
 
-/// The whole command line, for completions and manual pages.
+/// The whole command line, also for completions and manual pages.
 fn command_line() -> clap::Command {
-    <Cli as clap::CommandFactory>::command()
+    help::complete(Cli::command())
 }

@@ -1,14 +1,14 @@
 //! `wholegrain man`: manual pages.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Command};
 use clap_mangen::Man;
 use wholegrain_server::path_owners::check_directory_as_root;
 
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,21 +17,18 @@ Examples:
 
 /// Print the manual page, or write one for each subcommand into a directory
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct ManArgs {
-    /// Write wholegrain.1, wholegrain-query.1 and so on here
+    /// Write wholegrain.1, wholegrain-query.1 and so on to this directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-pub fn run(args: &ManArgs) -> Result<(), Failure> {
-    let Some(dir) = &args.dir else {
-        let mut page = Vec::new();
-        Man::new(crate::command_line()).render(&mut page).map_err(Failure::writing("the manual page"))?;
-        return std::io::stdout().write_all(&page).map_err(Failure::writing("standard output"));
-    };
-    let failed = |error| Failure::writing(&dir.display().to_string())(error);
-    check_directory_as_root(dir).map_err(Failure::Failed)?;
-    fs::create_dir_all(dir).map_err(failed)?;
-    clap_mangen::generate_to(crate::command_line(), dir).map_err(failed)
+pub fn run(args: &ManArgs, command_line: Command) -> Result<(), Failure> {
+    let Some(dir) = &args.dir else { return print(|_, out| Man::new(command_line).render(out)) };
+    let shown = dir.display().to_string();
+    let failed = Failure::writing(&shown);
+    check_directory_as_root(dir).map_err(Failure::Usage)?;
+    fs::create_dir_all(dir).map_err(&failed)?;
+    clap_mangen::generate_to(command_line, dir).map_err(&failed)
 }

@@ -18,7 +18,7 @@ pub fn no_sensor_of_job(job: &str, patterns: &[Pattern]) -> Failure {
     ))
 }
 
-/// The patterns match no sensor; names the nearest one.
+/// The patterns match no sensor; suggests a similar name.
 pub fn no_sensor(connection: &Connection, patterns: &[Pattern]) -> Failure {
     let nearest = patterns.iter().find_map(|pattern| connection.nearest_name(pattern.as_str()));
     let advice = match nearest {

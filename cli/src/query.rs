@@ -1,40 +1,37 @@
 //! `wholegrain query`: prints readings of a range of time, formatted while the Arrow stream arrives.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
-use arrow_ipc::reader::StreamReader;
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::SchemaRef;
 use clap::Args;
 use wholegrain_api::paths;
-use wholegrain_model::text::escaped;
 use wholegrain_model::{Interval, Pattern, Timestamp, Unit};
 use wholegrain_query::{Across, Agg, Op, POINTS_MAX, Query};
 
 use crate::client_file::ClientOption;
-use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::connection::{Connection, Response};
+use crate::failure::Failure;
+use crate::job_arguments::JobOption;
 use crate::no_match::{no_sensor, no_sensor_of_job};
-use crate::notation::{LENGTHS, PATTERNS, TIMES};
-use crate::of_job::JobOption;
 use crate::output::Output;
 use crate::output::readings::{ParquetRows, ReadingBatch, ReadingFormat, TextRows, Units};
 use crate::output::style;
 use crate::output::values;
-use crate::progress::Progress;
+use crate::progress::QueryProgress;
 use crate::range::range;
+use crate::reading_stream::ReadingStream;
+use crate::remarks::Remarks;
 
 /// The most levels of a path.
 const LEVELS_MAX: u64 = 1024;
 
-const OPERATIONS: &str = "\
+const HELP: &str = "\
 Values are in the sensor's unit (see `wholegrain sensors`). Operations change it: rate and derivative divide by seconds (By \
 becomes By/s), integral multiplies by seconds (W becomes W.s, which is J), delta keeps it. --unit then converts: MBy/s, kW.h, %, \
 [degF]; units of another dimension are refused. Resets and wrap-around of counters are \
-handled; a gap gives no value.";
+handled; a gap gives no value.
 
-const EXAMPLES: &str = "\
 Examples:
   wholegrain query MemAvailable                          the last ten minutes, as sampled
   wholegrain query MemAvailable --from -1m --every 10s   means of ten seconds
@@ -49,7 +46,7 @@ Examples:
 
 /// Print readings of a range of time
 #[derive(Args)]
-#[command(after_help = after_help())]
+#[command(after_help = HELP)]
 pub struct QueryArgs {
     /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
@@ -99,10 +96,6 @@ pub struct QueryArgs {
     client: ClientOption,
 }
 
-fn after_help() -> String {
-    format!("{PATTERNS}\n\n{TIMES}\n\n{LENGTHS}\n\n{OPERATIONS}\n\n{EXAMPLES}\n\n{EXIT_CODES}")
-}
-
 fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleValuesParser {
     clap::builder::PossibleValuesParser::new(names)
 }
@@ -115,22 +108,16 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     if args.job.job.is_some() {
         // The server knows the job's range.
         parameters.retain(|(name, _)| (*name != "from" || args.from.is_some()) && (*name != "to" || args.to.is_some()));
-        parameters.extend(args.job.parameters(now)?);
+        parameters.extend(args.job.parameters()?);
     }
     if args.format() == ReadingFormat::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
         return Err(Failure::Usage("Parquet cannot be shown on a terminal; add --output FILE, or use a pipe".into()));
     }
     let connection = Connection::open(client)?;
     let request = connection.get(paths::QUERY).queries(&parameters);
-    let answer = if args.job.job.is_some() { request.find()? } else { request.send()? };
-    let (sensors, known) = (answer.sensors, answer.warnings.clone());
-    for warning in &known {
-        eprintln!("{} {warning}", style::on_stderr().error("warning:"));
-    }
-    let noted = answer.notes.clone();
-    for note in &noted {
-        eprintln!("note: {note}");
-    }
+    let response = if args.job.job.is_some() { request.find()? } else { request.send()? };
+    response.remarks.print();
+    let sensors = response.sensors;
     if sensors == Some(0) {
         return Err(match &args.job.job {
             Some(job) => no_sensor_of_job(job, &query.patterns),
@@ -138,31 +125,23 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
         });
     }
     if args.explain {
-        eprintln!("{}", explanation(answer.every.as_deref(), answer.tier.as_deref()));
+        eprintln!("{}", explanation(response.every.as_deref(), response.tier.as_deref()));
     }
     let output = Output::open(args.output.as_deref())?;
     // With --levels the number of series is unknown before the end.
     let series = if query.across.is_some_and(|across| across.levels.is_none()) { Some(1) } else { sensors };
-    let progress = Progress::new(output.is_terminal(), series, (query.from.0, query.to.0));
-    let Copied { rows, warnings, notes } =
-        copy(answer.into_reader(), connection.url(), args.format(), output, progress)?;
-    for note in notes.iter().filter(|note| !noted.contains(note)) {
-        eprintln!("note: {note}");
-    }
-    for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
-        eprintln!("{} {warning}", style::on_stderr().error("warning:"));
-    }
-    // Warnings in the headers are repeated at the end if the format allows it.
-    let missing = warnings.len().max(known.len());
-    if missing > 0 {
+    let progress = QueryProgress::new(output.is_terminal(), series, (query.from.0, query.to.0));
+    let (rows, remarks) = copy(response, args.format(), output, progress)?;
+    if !remarks.warnings.is_empty() {
         return Err(Failure::Failed(format!(
-            "the result is incomplete: {missing} parts of the store could not be read; see `wholegrain config verify`"
+            "the result is incomplete: {} parts of the store could not be read; see `wholegrain config verify`",
+            remarks.warnings.len()
         )));
     }
     if rows == 0 {
         let count = sensors.map_or(String::new(), |count| format!(" of {count} sensors"));
         let range = match &args.job.job {
-            Some(job) => format!("in the time of job {job} that was asked for"),
+            Some(job) => format!("in this range of job {job}"),
             None => format!("from {} to {}", query.from, query.to),
         };
         return Err(Failure::NothingMatched(format!("no reading{count} {range}")));
@@ -171,7 +150,7 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 impl QueryArgs {
-    /// What --format says, else the ending of the file's name.
+    /// The format of --format, else of the file's extension.
     fn format(&self) -> ReadingFormat {
         let ending = || self.output.as_ref()?.extension()?.to_str();
         self.format.unwrap_or_else(|| match ending() {
@@ -184,7 +163,7 @@ impl QueryArgs {
 
     /// The query, checked as far as possible without the server.
     fn query(&self, now: Timestamp) -> Result<Query, Failure> {
-        /// Before any job; it only checks the other end.
+        /// A time before any job, only to check the end of the range.
         const EARLIEST: &str = "1970-01-01";
         let of_job = self.job.job.is_some();
         let default = if of_job { EARLIEST } else { "-10m" };
@@ -201,12 +180,10 @@ impl QueryArgs {
             unit: self.unit.as_ref().map(|unit| unit.code().to_owned()),
             limit: self.limit,
         };
-        query.validate().map_err(|error| Failure::Usage(error.to_string()))?;
+        query.validate().map_err(Failure::usage)?;
         Ok(query)
     }
-}
 
-impl QueryArgs {
     fn across(&self) -> Option<Across> {
         let agg = self.across.as_deref()?.parse().ok()?;
         Some(Across { agg, levels: self.levels.and_then(|levels| usize::try_from(levels).ok()) })
@@ -243,59 +220,29 @@ fn explanation(every: Option<&str>, tier: Option<&str>) -> String {
     }
 }
 
-/// What became of an answer.
-struct Copied {
-    rows: u64,
-    /// What the server found to be missing while it read.
-    warnings: Vec<String>,
-    /// What it left out because retention has dropped it.
-    notes: Vec<String>,
-}
-
-/// The most bytes of warnings after an answer.
-const TAIL_BYTES_MAX: u64 = 64 << 10;
-
-/// The warnings and notes after the end of an Arrow stream: a line of JSON each.
-pub fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
-    #[derive(serde::Deserialize)]
-    struct TrailingLine {
-        warning: Option<String>,
-        note: Option<String>,
-    }
-    let mut text = String::new();
-    let _ = answer.take(TAIL_BYTES_MAX).read_to_string(&mut text);
-    let shown = |text: String| escaped(&text).into_owned();
-    let (mut warnings, mut notes) = (Vec::new(), Vec::new());
-    for line in text.lines().filter_map(|line| serde_json::from_str::<TrailingLine>(line).ok()) {
-        warnings.extend(line.warning.map(shown));
-        notes.extend(line.note.map(shown));
-    }
-    (warnings, notes)
-}
-
-/// Formats an Arrow stream batch by batch.
+/// Formats a response batch by batch. Returns the number of rows, and all remarks of the response; prints those at its end.
 fn copy(
-    answer: impl Read,
-    url: &str,
+    mut response: Response,
     format: ReadingFormat,
     output: Output,
-    mut progress: Progress,
-) -> Result<Copied, Failure> {
-    let broke_off =
-        |error: ArrowError| Failure::Unreachable(format!("the answer of {url} broke off: {error}; ask again"));
-    let mut stream = StreamReader::try_new(answer, None).map_err(broke_off)?;
+    mut progress: QueryProgress,
+) -> Result<(u64, Remarks), Failure> {
+    let mut remarks = std::mem::take(&mut response.remarks);
+    let mut stream = ReadingStream::open(response)?;
     let mut sink = Sink::new(format, output, stream.schema())?;
     let mut rows = 0;
-    for batch in stream.by_ref() {
-        let batch = batch.map_err(broke_off)?;
+    while let Some(batch) = stream.next()? {
         rows += batch.num_rows() as u64;
         let last = sink.write(&batch)?;
         progress.step(batch.num_rows(), last);
     }
     progress.finish();
     sink.finish()?;
-    let (warnings, notes) = tail(stream.get_mut());
-    Ok(Copied { rows, warnings, notes })
+    // The end of the stream repeats the warnings of the headers.
+    let later = stream.remarks().without(&remarks);
+    later.print();
+    remarks.extend(later);
+    Ok((rows, remarks))
 }
 
 enum Sink {
@@ -306,29 +253,24 @@ enum Sink {
 impl Sink {
     fn new(format: ReadingFormat, output: Output, schema: SchemaRef) -> Result<Self, Failure> {
         let units = Units::of(&schema);
-        if format == ReadingFormat::Parquet {
+        let Some(format) = format.text() else {
             let name = output.name();
             return Ok(Sink::Parquet { rows: Box::new(ParquetRows::new(schema, output, name)?), units });
-        }
+        };
         let style = if output.is_terminal() { style::on_stdout() } else { style::Style::PLAIN };
         Ok(Sink::Text { rows: TextRows::new(format, style), output, units, begun: false })
     }
 
-    /// Writes a batch; the sensor's number and time of its last row.
+    /// Writes a batch. Returns the number of the sensor and the time of its last row.
     fn write(&mut self, batch: &RecordBatch) -> Result<Option<(usize, i64)>, Failure> {
-        let strange = || {
-            Failure::Unreachable(
-                "the answer does not have the columns sensor, time, value; is the server a newer one?".into(),
-            )
-        };
         match self {
             Sink::Parquet { rows, units } => {
-                let last = ReadingBatch::new(batch, units).ok_or_else(strange)?.last();
+                let last = ReadingBatch::new(batch, units)?.last();
                 rows.write(batch)?;
                 Ok(last)
             }
             Sink::Text { rows, output, units, begun } => {
-                let readings = ReadingBatch::new(batch, units).ok_or_else(strange)?;
+                let readings = ReadingBatch::new(batch, units)?;
                 if !std::mem::replace(begun, true) {
                     rows.expect(readings.names());
                 }
@@ -345,7 +287,9 @@ impl Sink {
             Sink::Parquet { rows, .. } => rows.finish()?.finish(),
             Sink::Text { mut rows, mut output, .. } => {
                 let name = output.name();
-                rows.begin(&mut output).and_then(|()| rows.write_held(&mut output)).map_err(Failure::writing(&name))?;
+                rows.write_head(&mut output)
+                    .and_then(|()| rows.write_held(&mut output))
+                    .map_err(Failure::writing(&name))?;
                 output.finish()
             }
         }

@@ -1,10 +1,10 @@
-//! `--from` and `--to`: the two ends of a range of times.
+//! The options `--from` and `--to`.
 
 use wholegrain_model::Timestamp;
 
 use crate::failure::Failure;
 
-/// Reads what was given, and checks that the range is not backwards. A relative end such as `+10m` counts from the beginning.
+/// Parses both ends and checks their order. An end such as `+10m` is relative to the start.
 pub fn range(
     from: Option<&str>,
     to: Option<&str>,

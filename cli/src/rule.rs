@@ -1,30 +1,30 @@
-//! A rule as people write it on the command line: the same for one agent and for all nodes of a job.
+//! The options of a rule for one agent or for all nodes of a job.
 
 use clap::Args;
 use wholegrain_api::{AccumulateWindows, AddJobRule};
 use wholegrain_model::{Interval, Pattern};
 
-/// What is sampled, how often, what is kept, for how long.
+/// The metrics, interval, windows and duration of a rule.
 #[derive(Debug, Clone, Args)]
 pub struct RuleArgs {
-    /// Which metrics, below the job; can be given more than once
+    /// Metrics below the job; can be repeated
     #[arg(long, required = true, value_name = "PATTERN")]
     metrics: Vec<Pattern>,
-    /// How often, such as 1ms; or off
+    /// The interval, such as 1ms; or off
     #[arg(long, value_name = "LENGTH")]
     every: String,
-    /// How long, such as 10m
+    /// How long the rule applies, such as 10m
     #[arg(long = "for", value_name = "LENGTH")]
     within: Option<Interval>,
-    /// Keep minimum, maximum, mean, last and count of windows of this length in place of every sample
+    /// Keep minimum, maximum, mean, last and count of windows of this length instead of every sample
     #[arg(long, value_name = "LENGTH")]
     accumulate: Option<Interval>,
-    /// Quantiles of each window, between 0 and 1, with commas between
+    /// Quantiles of each window, between 0 and 1, separated by commas
     #[arg(long, value_delimiter = ',', requires = "accumulate", value_name = "LIST")]
     quantiles: Vec<f64>,
-    /// Change nothing; say what would be answered
-    #[arg(long = "try")]
-    pub dry: bool,
+    /// Change nothing; print what the rule would do
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 impl RuleArgs {

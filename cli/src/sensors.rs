@@ -1,5 +1,6 @@
 //! `wholegrain sensors`: lists sensors.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -10,24 +11,23 @@ use wholegrain_model::{Pattern, ValueType};
 
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::job_arguments::JobOption;
 use crate::no_match::{no_sensor, no_sensor_of_job};
-use crate::notation::PATTERNS;
-use crate::of_job::JobOption;
 use crate::output::style::Style;
 use crate::output::table::Table;
-use crate::output::{ListFormat, print, print_json_lines, values};
+use crate::output::{ListFormat, print, print_json_lines, print_table, values};
 
 const EXAMPLES: &str = "\
 Examples:
-  wholegrain sensors                       every sensor
+  wholegrain sensors                       all sensors
   wholegrain sensors 'cpu/**' --tree       sensors below any level cpu, as a tree
   wholegrain sensors '/lab/n1/meminfo/*' --format json
   wholegrain sensors --job 4711            sensors of a job and of its nodes";
 
 /// List sensors with unit, kind, interval and the time of the newest reading
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct SensorsArgs {
     /// The sensors [default: all]
     #[arg(value_name = "PATTERN")]
@@ -44,25 +44,24 @@ pub struct SensorsArgs {
     client: ClientOption,
 }
 
-/// The maximum of sensors in a page.
-const PAGE_SENSORS: usize = 100_000;
+/// The most sensors in a page.
+const PAGE_SENSORS: u64 = 100_000;
 
 pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
-    let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];
-    let patterns = if args.patterns.is_empty() { &all[..] } else { &args.patterns };
+    let patterns = or_all(&args.patterns)?;
     let connection = Connection::open(client)?;
-    let sensors = fetch_with(&connection, patterns, &args.job.parameters(values::now())?)?;
+    let sensors = fetch_with(&connection, &patterns, &args.job.parameters()?)?;
     if sensors.is_empty() {
         return Err(match &args.job.job {
-            Some(job) => no_sensor_of_job(job, patterns),
-            None => no_sensor(&connection, patterns),
+            Some(job) => no_sensor_of_job(job, &patterns),
+            None => no_sensor(&connection, &patterns),
         });
     }
     let now = values::now().0;
     match args.format {
         _ if args.tree => print(|style, out| tree(&sensors, now, style, out)),
-        ListFormat::Table => print(|style, out| table(&sensors, now).write(style, out)),
+        ListFormat::Table => print_table(&table(&sensors, now)),
         ListFormat::Csv => print(|_, out| csv(&sensors).write_csv(out)),
         ListFormat::Json => print_json_lines(&sensors),
     }
@@ -79,22 +78,18 @@ pub fn fetch_with(
     patterns: &[Pattern],
     parameters: &[(&'static str, String)],
 ) -> Result<Vec<Sensor<'static>>, Failure> {
-    let mut sensors = Vec::new();
-    let mut after: Option<String> = None;
-    loop {
-        let mut request = connection.get(paths::SENSORS);
-        request = patterns.iter().fold(request, |request, pattern| request.query("pattern", pattern));
-        request = request.queries(parameters).query("limit", PAGE_SENSORS);
-        request = after.iter().fold(request, |request, after| request.query("after", after));
-        let page: SensorPage = if parameters.is_empty() { request.send() } else { request.find() }?.json()?;
-        sensors.extend(page.sensors);
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let request = connection.get(paths::SENSORS).each("pattern", patterns).queries(parameters);
+    let (mut sensors, _) = request.pages(PAGE_SENSORS, u64::MAX, |page: SensorPage| (page.sensors, page.next))?;
     sensors.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(sensors)
+}
+
+/// The patterns, or the pattern of all sensors without any.
+pub fn or_all(patterns: &[Pattern]) -> Result<Cow<'_, [Pattern]>, Failure> {
+    match patterns {
+        [] => Ok(vec![Pattern::new("/**").map_err(Failure::usage)?].into()),
+        patterns => Ok(patterns.into()),
+    }
 }
 
 fn last_seen(sensor: &Sensor<'_>, now: i64) -> String {
@@ -102,40 +97,37 @@ fn last_seen(sensor: &Sensor<'_>, now: i64) -> String {
 }
 
 fn table(sensors: &[Sensor<'_>], now: i64) -> Table {
-    let mut table = Table::new(&["SENSOR", "UNIT", "KIND", ">INTERVAL", "LAST SEEN"]);
-    for sensor in sensors {
-        table.row(vec![
-            sensor.path.to_string(),
-            sensor.unit.to_string(),
-            values::kind(sensor.kind).to_owned(),
-            values::interval(sensor.interval_ns),
-            last_seen(sensor, now),
-        ]);
-    }
-    table
+    Table::of(
+        sensors,
+        &[
+            ("SENSOR", &|sensor| sensor.path.to_string()),
+            ("UNIT", &|sensor| sensor.unit.to_string()),
+            ("KIND", &|sensor| sensor.kind.name().to_owned()),
+            (">INTERVAL", &|sensor| values::interval(sensor.interval_ns)),
+            ("LAST SEEN", &|sensor| last_seen(sensor, now)),
+        ],
+    )
 }
 
 fn csv(sensors: &[Sensor<'_>]) -> Table {
-    let mut table =
-        Table::new(&["path", "unit", "kind", "type", "scale", "interval_ns", "last_time", "description", "agent"]);
-    for sensor in sensors {
-        let value_type = match sensor.value_type {
-            ValueType::Int => "int",
-            ValueType::Float => "float",
-        };
-        table.row(vec![
-            sensor.path.to_string(),
-            sensor.unit.to_string(),
-            values::kind(sensor.kind).to_owned(),
-            value_type.to_owned(),
-            values::float_exact(sensor.scale),
-            sensor.interval_ns.to_string(),
-            sensor.last_time.map(|time| time.to_string()).unwrap_or_default(),
-            sensor.description.to_string(),
-            sensor.agent.to_string(),
-        ]);
-    }
-    table
+    let value_type = |value_type| match value_type {
+        ValueType::Int => "int".to_owned(),
+        ValueType::Float => "float".to_owned(),
+    };
+    Table::of(
+        sensors,
+        &[
+            ("path", &|sensor| sensor.path.to_string()),
+            ("unit", &|sensor| sensor.unit.to_string()),
+            ("kind", &|sensor| sensor.kind.name().to_owned()),
+            ("type", &|sensor| value_type(sensor.value_type)),
+            ("scale", &|sensor| values::float_exact(sensor.scale)),
+            ("interval_ns", &|sensor| sensor.interval_ns.to_string()),
+            ("last_time", &|sensor| sensor.last_time.map(|time| time.to_string()).unwrap_or_default()),
+            ("description", &|sensor| sensor.description.to_string()),
+            ("agent", &|sensor| sensor.agent.to_string()),
+        ],
+    )
 }
 
 /// Writes the hierarchy: a line for each level, sensors with their properties.
@@ -153,8 +145,7 @@ fn tree(sensors: &[Sensor<'_>], now: i64, style: Style, out: &mut impl Write) ->
                 continue;
             }
             let (unit, interval) = (escaped(&sensor.unit), values::interval(sensor.interval_ns));
-            let properties =
-                format!("[{unit}] {} every {interval}, {}", values::kind(sensor.kind), last_seen(sensor, now));
+            let properties = format!("[{unit}] {} every {interval}, {}", sensor.kind.name(), last_seen(sensor, now));
             writeln!(out, "{indent}{slash}{level}  {}", style.dim(&properties))?;
         }
         // The sensor's own name is no open level, even if other sensors lie below it.

@@ -1,4 +1,4 @@
-//! `wholegrain server`: the server in this process, or a question to the one that runs.
+//! `wholegrain server`: runs the server in this process, or changes the running one.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,12 @@ use wholegrain_server::{ServerConfig, log::filter};
 
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::notation::LENGTHS;
+use crate::failure::Failure;
 use crate::output::print;
 
 const EXAMPLES: &str = "\
-`log` and `reload` ask the server that client.toml names. A reload does what SIGHUP and `systemctl reload` do, and says here what \
-came of it.
+`log` and `reload` send requests to the server of client.toml. A reload does the same as SIGHUP and `systemctl reload`, and prints the \
+changed settings.
 
 Examples:
   wholegrain server --config var/server/server.toml --check
@@ -28,15 +27,15 @@ Examples:
   wholegrain server log debug --for 10min
   wholegrain server reload";
 
-/// Run the server: takes what agents publish, keeps it, and answers; or change the one that runs
+/// Run the server, which receives, stores and answers; or change the running one
 #[derive(Args)]
-#[command(after_help = format!("{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct ServerArgs {
     /// The configuration of the server
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Only read the configuration, say what it means, and end
+    /// Only check the configuration and print its main settings
     #[arg(long)]
     check: bool,
     #[command(subcommand)]
@@ -45,18 +44,20 @@ pub struct ServerArgs {
 
 #[derive(Subcommand)]
 enum ServerCommand {
-    /// Say or change how much the running server logs
+    /// Show or change the log level of the running server
+    #[command(after_help = EXAMPLES)]
     Log {
-        /// The lowest level that is logged; without it, says what it is
+        /// The new level [default: print the current level]
         #[arg(value_parser = level_parser())]
         level: Option<LogLevel>,
-        /// How long, such as 10min; then the configured level holds again. Without it: until a reload or restart
+        /// How long, such as 10min; then the configured level applies again [default: until a reload or restart]
         #[arg(long = "for", value_name = "LENGTH", requires = "level")]
         within: Option<Interval>,
         #[command(flatten)]
         client: ClientOption,
     },
-    /// Let the running server read its configuration and certificates again; no connection ends of it
+    /// Reload configuration and certificates of the running server; connections stay
+    #[command(after_help = EXAMPLES)]
     Reload {
         #[command(flatten)]
         client: ClientOption,
@@ -78,7 +79,7 @@ pub fn run(args: &ServerArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 fn serve(file: &Path, check: bool) -> Result<(), Failure> {
-    let config = ServerConfig::load(file).map_err(|error| Failure::Usage(error.to_string()))?;
+    let config = ServerConfig::load(file).map_err(Failure::usage)?;
     if check {
         let off = || "off".to_owned();
         println!("{} is good", file.display());
@@ -89,7 +90,7 @@ fn serve(file: &Path, check: bool) -> Result<(), Failure> {
         return Ok(());
     }
     write_log(filter(config.log));
-    // The server itself logs where it listens.
+    // The server itself logs its addresses.
     wholegrain_server::run_until_signal(config, |_| {})?;
     Ok(())
 }
@@ -110,10 +111,7 @@ fn log(level: Option<LogLevel>, within: Option<Interval>, client: Option<&Path>)
     let connection = Connection::open(client)?;
     let request = match level {
         None => connection.get(paths::LOG),
-        Some(level) => {
-            let request = connection.put(paths::LOG).query("level", level);
-            within.iter().fold(request, |request, within| request.query("for", within))
-        }
+        Some(level) => connection.put(paths::LOG).query("level", level).each("for", within),
     };
     let LogState { level, configured, until } = request.send()?.json()?;
     let mut line = format!("level {level}");

@@ -1,21 +1,21 @@
-//! HTTP/1.1 over a Unix socket: one request a connection, the whole answer read. Enough to talk to an agent.
+//! HTTP/1.1 over a Unix socket, for requests to an agent: one request per connection; the whole response is read.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the agent may pause within an answer.
+/// How long the agent may pause within a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest head of an answer, in bytes.
+/// The largest head of a response, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The most header lines.
 const HEADERS_MAX: usize = 64;
-/// The largest answer, in bytes.
-pub const ANSWER_BYTES_MAX: u64 = 256 << 20;
+/// The largest response, in bytes.
+const RESPONSE_BYTES_MAX: u64 = 256 << 20;
 
-/// Asks; gives the status and the body. `Err` with `InvalidData` when it is not HTTP, and else as the system says.
-pub fn ask(socket: &Path, method: &str, path_and_query: &str, body: Option<&[u8]>) -> io::Result<(u16, Vec<u8>)> {
+/// Sends a request. Returns the status and the body; the error `InvalidData` if the response is not HTTP.
+pub fn send(socket: &Path, method: &str, path_and_query: &str, body: Option<&[u8]>) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     stream.set_write_timeout(Some(READ_TIMEOUT))?;
@@ -30,7 +30,7 @@ pub fn ask(socket: &Path, method: &str, path_and_query: &str, body: Option<&[u8]
     stream.write_all(request.as_bytes())?;
     stream.write_all(body.unwrap_or_default())?;
     let mut bytes = Vec::new();
-    // `connection: close`: the agent closes after its answer, but one that does not must not make us wait.
+    // The agent closes the connection after its response; the framing ends the wait even if it does not.
     let (head, status, framing) = read_head(&mut stream, &mut bytes)?;
     let mut body = bytes.split_off(head);
     match framing {
@@ -38,26 +38,26 @@ pub fn ask(socket: &Path, method: &str, path_and_query: &str, body: Option<&[u8]
             let missing = length.saturating_sub(body.len() as u64);
             (&mut stream).take(missing).read_to_end(&mut body)?;
             if (body.len() as u64) < length {
-                return Err(broken("the answer is shorter than its content-length"));
+                return Err(broken("the response is shorter than its content-length"));
             }
             body.truncate(length as usize);
         }
         Framing::UntilClose => {
-            (&mut stream).take(ANSWER_BYTES_MAX).read_to_end(&mut body)?;
+            (&mut stream).take(RESPONSE_BYTES_MAX).read_to_end(&mut body)?;
         }
         Framing::Chunked => body = read_chunks(&mut stream, body)?,
     }
     Ok((status, body))
 }
 
-/// How the end of a body is known.
+/// How a body ends.
 enum Framing {
     Length(u64),
     Chunked,
     UntilClose,
 }
 
-/// Reads until the head is whole: its length, the status and the framing.
+/// Reads the head. Returns its length, the status and the framing.
 fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<(usize, u16, Framing)> {
     loop {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -67,10 +67,10 @@ fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<(usize, 
             return Ok((head, status, framing_of(response.headers)?));
         }
         if bytes.len() > HEAD_BYTES_MAX {
-            return Err(broken("the answer's head is too long"));
+            return Err(broken("the response's head is too long"));
         }
         if read_more(stream, bytes)? == 0 {
-            return Err(broken("the connection closed before an answer"));
+            return Err(broken("the connection closed before a response"));
         }
     }
 }
@@ -84,9 +84,9 @@ fn framing_of(headers: &[httparse::Header<'_>]) -> io::Result<Framing> {
         return Ok(Framing::Chunked);
     }
     let Some(length) = find("content-length") else { return Ok(Framing::UntilClose) };
-    let length: u64 = length.parse().map_err(|_| broken("content-length is no number"))?;
-    if length > ANSWER_BYTES_MAX {
-        return Err(broken("the answer is too long"));
+    let length: u64 = length.parse().map_err(|_| broken("content-length is not a number"))?;
+    if length > RESPONSE_BYTES_MAX {
+        return Err(broken("the response is too long"));
     }
     Ok(Framing::Length(length))
 }
@@ -97,13 +97,13 @@ fn read_chunks(stream: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>
         match httparse::parse_chunk_size(&bytes[at..]).map_err(|_| broken("a chunk has no size"))? {
             httparse::Status::Complete((_, 0)) => return Ok(body),
             httparse::Status::Complete((used, size)) => {
-                if body.len() as u64 + size > ANSWER_BYTES_MAX {
-                    return Err(broken("the answer is too long"));
+                if body.len() as u64 + size > RESPONSE_BYTES_MAX {
+                    return Err(broken("the response is too long"));
                 }
                 let (start, end) = (at + used, at + used + size as usize);
                 while bytes.len() < end + 2 {
                     if read_more(stream, &mut bytes)? == 0 {
-                        return Err(broken("the answer broke off"));
+                        return Err(broken("the response broke off"));
                     }
                 }
                 body.extend_from_slice(&bytes[start..end]);
@@ -112,7 +112,7 @@ fn read_chunks(stream: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>
             }
             httparse::Status::Partial => {
                 if read_more(stream, &mut bytes)? == 0 {
-                    return Err(broken("the answer broke off"));
+                    return Err(broken("the response broke off"));
                 }
             }
         }
@@ -130,7 +130,7 @@ fn broken(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
 }
 
-/// A text as part of a path or a query: everything but letters, digits and `-._~` (RFC 3986, unreserved) as `%XX`.
+/// A text as part of a path or a query: percent-encoded except letters, digits and `-._~` (RFC 3986, unreserved).
 pub fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Answers one connection with `answer`, then closes; gives what was asked and what was made of the answer.
+    /// Responds to one connection with `answer`, then closes it. Returns the request and the result.
     fn exchange(answer: &[u8]) -> (String, io::Result<(u16, Vec<u8>)>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
@@ -164,7 +164,7 @@ mod tests {
                 let _ = answer.chunks(5).try_for_each(|part| stream.write_all(part));
                 String::from_utf8(request).unwrap()
             });
-            let result = ask(&path, "GET", "/v1/status", None);
+            let result = send(&path, "GET", "/v1/status", None);
             (server.join().unwrap(), result)
         })
     }
@@ -194,7 +194,7 @@ mod tests {
         check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", Err("no size"));
         check("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n", Err("too long"));
         check("SSH-2.0-x\r\n\r\n", Err("invalid"));
-        check("", Err("before an answer"));
+        check("", Err("before a response"));
     }
 
     #[test]

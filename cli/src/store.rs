@@ -1,20 +1,20 @@
 //! `wholegrain store`: checks, describes, repairs and restores a store on this machine's disk.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use wholegrain_model::Timestamp;
 use wholegrain_server::ServerConfig;
 use wholegrain_server::backup::restore;
 use wholegrain_server::repair::{RepairReport, repair};
 use wholegrain_server::verify::{FileKind, FileReport, StoredFiles, VerifyReport, holdings, verify};
 
-use crate::failure::{EXIT_CODES, Failure};
-use crate::output::Output;
-use crate::output::style::{self, Style};
+use crate::failure::Failure;
+use crate::output::JsonOption;
+use crate::output::style::Style;
 use crate::output::table::Table;
+use crate::progress::with_byte_bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ Examples:
 
 /// Check, describe, repair and restore a store on this machine's disk
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct StoreArgs {
     #[command(subcommand)]
     command: StoreCommand,
@@ -35,10 +35,13 @@ pub struct StoreArgs {
 #[derive(Subcommand)]
 enum StoreCommand {
     /// Compare every file with its checksums; exit code 4 if any is damaged. Changes nothing; the server may run
+    #[command(after_help = EXAMPLES)]
     Verify(StoreLocation),
     /// Show files, bytes, readings and the range of time. The server may run
+    #[command(after_help = EXAMPLES)]
     Stats(StoreLocation),
     /// Keep the readable part of damaged files and move them to damaged/; the server must not run. Exit code 4 if readings are lost
+    #[command(after_help = EXAMPLES)]
     Repair {
         #[command(flatten)]
         place: StoreLocation,
@@ -47,15 +50,16 @@ enum StoreCommand {
         dry_run: bool,
     },
     /// Restore a backup into an empty directory and print its statistics
+    #[command(after_help = EXAMPLES)]
     Restore {
         /// The backup: a directory, or a tar file
+        #[arg(value_name = "DIR|FILE.tar")]
         backup: PathBuf,
         /// The directory for the store; it must be empty or missing
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
-        /// Print the result as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonOption,
     },
 }
 
@@ -67,25 +71,22 @@ struct StoreLocation {
     /// The server's configuration, which names the store's directory
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonOption,
 }
 
 impl StoreLocation {
     fn dir(&self, may_lack_catalogue: bool) -> Result<PathBuf, Failure> {
         let dir = match (&self.dir, &self.config) {
             (Some(dir), _) => dir.clone(),
-            (None, Some(path)) => {
-                ServerConfig::load(path).map_err(|error| Failure::Usage(error.to_string()))?.store.dir
-            }
+            (None, Some(path)) => ServerConfig::load(path).map_err(Failure::usage)?.store.dir,
             (None, None) => return Err(Failure::Usage("give --dir or --config".into())),
         };
         if dir.join("catalogue.redb").exists() || may_lack_catalogue && dir.join("blocks").exists() {
             return Ok(dir);
         }
         Err(Failure::Usage(format!(
-            "{} holds no store: there is no catalogue.redb, or you may not look",
+            "{} holds no store: it has no catalogue.redb, or you may not read it",
             dir.display()
         )))
     }
@@ -96,36 +97,14 @@ pub fn run(args: &StoreArgs) -> Result<(), Failure> {
         StoreCommand::Verify(place) => verify_store(place),
         StoreCommand::Stats(place) => stats(place),
         StoreCommand::Repair { place, dry_run } => repair_store(place, *dry_run),
-        StoreCommand::Restore { backup, dir, json } => restore_store(backup, dir, *json),
+        StoreCommand::Restore { backup, dir, json } => restore_store(backup, dir, json),
     }
 }
 
 fn verify_store(place: &StoreLocation) -> Result<(), Failure> {
     let dir = place.dir(false)?;
-    let bar = std::io::stderr().is_terminal().then(|| {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {elapsed}")
-        {
-            bar.set_style(style);
-        }
-        bar
-    });
-    let report = verify(&dir, &mut |done, total| {
-        if let Some(bar) = &bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    });
-    bar.iter().for_each(ProgressBar::finish_and_clear);
-    let report = report.map_err(|error| Failure::Failed(error.to_string()))?;
-    let mut output = Output::open(None)?;
-    if place.json {
-        json(&report, &mut output)?;
-    } else {
-        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
-        show(&report, &dir, style, &mut output).map_err(Failure::writing("standard output"))?;
-    }
-    output.finish()?;
+    let report = with_byte_bar(|progress| verify(&dir, progress)).map_err(Failure::failed)?;
+    place.json.print(&report, |style, out| show(&report, &dir, style, out))?;
     match report.damaged().count() {
         0 if !report.lost.is_empty() => Err(Failure::Failed(format!(
             "the journal has lost acknowledged readings, {} times; `wholegrain config lost` lists and acknowledges the losses",
@@ -141,24 +120,14 @@ fn verify_store(place: &StoreLocation) -> Result<(), Failure> {
 
 fn repair_store(place: &StoreLocation, dry_run: bool) -> Result<(), Failure> {
     let dir = place.dir(true)?;
-    let bar = crate::config::progress_bar();
-    let report = repair(&dir, dry_run, &mut |done, total| {
-        if let Some(bar) = &bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-        true
+    let report = with_byte_bar(|progress| {
+        repair(&dir, dry_run, &mut |done, total| {
+            progress(done, total);
+            true
+        })
     });
-    bar.iter().for_each(ProgressBar::finish_and_clear);
-    let report = report.map_err(|error| Failure::Failed(error.to_string()))?;
-    let mut output = Output::open(None)?;
-    if place.json {
-        json(&report, &mut output)?;
-    } else {
-        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
-        show_repair(&report, &dir, dry_run, style, &mut output).map_err(Failure::writing("standard output"))?;
-    }
-    output.finish()?;
+    let report = report.map_err(Failure::failed)?;
+    place.json.print(&report, |style, out| show_repair(&report, &dir, dry_run, style, out))?;
     if let Some(made) = report.catalogue.as_ref().filter(|made| made.batches + made.unnamed > 0) {
         let (batches, unnamed) = (made.batches, made.unnamed);
         return Err(Failure::Failed(format!(
@@ -208,41 +177,23 @@ fn show_repair(
     }
 }
 
-fn restore_store(backup: &Path, dir: &Path, as_json: bool) -> Result<(), Failure> {
-    let bar = crate::config::progress_bar();
-    let restored = restore(backup, dir, &mut |done, total| {
-        if let Some(bar) = &bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    });
-    bar.iter().for_each(ProgressBar::finish_and_clear);
-    let restored = restored.map_err(Failure::Failed)?;
-    let holdings = holdings(dir).map_err(|error| Failure::Failed(error.to_string()))?;
+fn restore_store(backup: &Path, dir: &Path, json: &JsonOption) -> Result<(), Failure> {
+    let restored = with_byte_bar(|progress| restore(backup, dir, progress)).map_err(Failure::Failed)?;
+    let holdings = holdings(dir).map_err(Failure::failed)?;
     let made_at = Timestamp(restored.manifest.made_at).to_string();
-    let mut output = Output::open(None)?;
-    if as_json {
-        let summary = serde_json::json!({ "made_at": made_at, "holds": holdings, "damaged": restored.damaged });
-        json(&summary, &mut output)?;
-    } else {
-        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
-        let say = Failure::writing("standard output");
-        show_holdings(&holdings, style, &mut output).map_err(&say)?;
-        writeln!(output, "restored to {}: everything of before {made_at}", dir.display()).map_err(&say)?;
-        for name in &restored.damaged {
-            writeln!(output, "{} {name}: missing or damaged in the backup", style.error("damaged")).map_err(&say)?;
-        }
-    }
-    output.finish()?;
+    let summary = serde_json::json!({ "made_at": made_at, "holds": holdings, "damaged": restored.damaged });
+    json.print(&summary, |style, out| {
+        show_holdings(&holdings, style, out)?;
+        writeln!(out, "restored to {}: all readings before {made_at}", dir.display())?;
+        restored
+            .damaged
+            .iter()
+            .try_for_each(|name| writeln!(out, "{} {name}: missing or damaged in the backup", style.error("damaged")))
+    })?;
     match restored.damaged.len() {
         0 => Ok(()),
         count => Err(Failure::Failed(format!("{count} files could not be restored; run `wholegrain store repair`"))),
     }
-}
-
-fn json(value: &impl serde::Serialize, output: &mut Output) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.to_string()))?;
-    writeln!(output, "{text}").map_err(Failure::writing("standard output"))
 }
 
 fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -> std::io::Result<()> {
@@ -260,7 +211,6 @@ fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -
         let agents = if lost.agents.is_empty() { "unknown".to_owned() } else { lost.agents.join(" ") };
         writeln!(out, "{} {}: {}; agents: {agents}", style.error("lost   "), lost.id, lost.sentence())?;
     }
-    let mut table = Table::new(&["kind", ">files", ">bytes", ">rows", ">damaged"]);
     let kinds = [
         (FileKind::Catalogue, "catalogue"),
         (FileKind::Journal, "journal"),
@@ -268,50 +218,40 @@ fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -
         (FileKind::Tier, "tiers"),
         (FileKind::Unknown, "unknown"),
     ];
-    for (kind, name) in kinds {
-        let files: Vec<&FileReport> = report.files.iter().filter(|file| file.kind == kind).collect();
-        if files.is_empty() {
-            continue;
-        }
-        let damaged = files.iter().filter(|file| !file.problems.is_empty()).count();
-        table.row(vec![
-            name.to_owned(),
-            files.len().to_string(),
-            files.iter().map(|file| file.bytes).sum::<u64>().to_string(),
-            files.iter().map(|file| file.rows).sum::<u64>().to_string(),
-            damaged.to_string(),
-        ]);
-    }
+    let files_of = |kind| report.files.iter().filter(move |file| file.kind == kind);
+    let sum = |kind, count: fn(&FileReport) -> u64| files_of(kind).map(count).sum::<u64>().to_string();
+    let table = Table::of(
+        kinds.iter().filter(|(kind, _)| files_of(*kind).next().is_some()),
+        &[
+            ("KIND", &|(_, name)| (*name).to_owned()),
+            (">FILES", &|(kind, _)| sum(*kind, |_| 1)),
+            (">BYTES", &|(kind, _)| sum(*kind, |file| file.bytes)),
+            (">ROWS", &|(kind, _)| sum(*kind, |file| file.rows)),
+            (">DAMAGED", &|(kind, _)| sum(*kind, |file| u64::from(!file.problems.is_empty()))),
+        ],
+    );
     table.write(style, out)
 }
 
 fn stats(place: &StoreLocation) -> Result<(), Failure> {
-    let dir = place.dir(false)?;
-    let holdings = holdings(&dir).map_err(|error| Failure::Failed(error.to_string()))?;
-    let mut output = Output::open(None)?;
-    if place.json {
-        json(&holdings, &mut output)?;
-    } else {
-        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
-        show_holdings(&holdings, style, &mut output).map_err(Failure::writing("standard output"))?;
-    }
-    output.finish()
+    let holdings = holdings(&place.dir(false)?).map_err(Failure::failed)?;
+    place.json.print(&holdings, |style, out| show_holdings(&holdings, style, out))
 }
 
 fn show_holdings(holdings: &StoredFiles, style: Style, out: &mut impl Write) -> std::io::Result<()> {
-    let mut table = Table::new(&["what", ">files", ">bytes", ">rows", ">bytes/row", "from", "to"]);
-    for (name, holding) in &holdings.groups {
-        let (first, last) = holding.times.unwrap_or_default();
-        table.row(vec![
-            name.clone(),
-            holding.files.to_string(),
-            holding.bytes.to_string(),
-            holding.rows.to_string(),
-            format!("{:.3}", holding.bytes as f64 / holding.rows.max(1) as f64),
-            Timestamp(first).to_string(),
-            Timestamp(last).to_string(),
-        ]);
-    }
+    let groups: Vec<_> = holdings.groups.iter().collect();
+    let table = Table::of(
+        &groups,
+        &[
+            ("FILES OF", &|(name, _)| name.to_string()),
+            (">FILES", &|(_, group)| group.files.to_string()),
+            (">BYTES", &|(_, group)| group.bytes.to_string()),
+            (">ROWS", &|(_, group)| group.rows.to_string()),
+            (">BYTES/ROW", &|(_, group)| format!("{:.3}", group.bytes as f64 / group.rows.max(1) as f64)),
+            ("FROM", &|(_, group)| Timestamp(group.times.unwrap_or_default().0).to_string()),
+            ("TO", &|(_, group)| Timestamp(group.times.unwrap_or_default().1).to_string()),
+        ],
+    );
     table.write(style, out)?;
     writeln!(out, "{} sensors, {} bytes in the journal", holdings.sensors, holdings.journal_bytes)
 }
@@ -343,7 +283,7 @@ mod tests {
         let expected = "\
 damaged blocks/a: it is missing
 note    blocks/b: replaced
-kind       files  bytes  rows  damaged
+KIND       FILES  BYTES  ROWS  DAMAGED
 catalogue      1     10     3        0
 blocks         2     20     6        1
 ";

@@ -12,7 +12,7 @@ use wholegrain_server::path_owners::check_directory;
 use wholegrain_server::{InitOptions, ServerConfig};
 
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
 use crate::{init, sensors, socket};
 
 mod child;
@@ -52,7 +52,7 @@ Examples:
 
 /// Start server and agent on this machine, until Ctrl-C
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct UpArgs {
     /// The directory of configurations and data [default: var; with --demo var-demo if var is another installation]
     #[arg(long, value_name = "DIR")]
@@ -82,7 +82,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         ..defaults
     };
     let dir = args.dir.clone().unwrap_or_else(|| demo::directory(&args.demo));
-    check_directory(&dir).map_err(Failure::Failed)?;
+    check_directory(&dir).map_err(Failure::Usage)?;
     demo::check(&dir, &args.demo)?;
     let server_toml = dir.join("server/server.toml");
     // Checks that no server runs here and that the ports are free before it writes anything.
@@ -90,7 +90,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
     let report = init::make(&dir, &options)?;
     ports::change(&dir, &server_toml, args.mqtt_port, args.http_port)?;
-    let config = ServerConfig::load(&server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
+    let config = ServerConfig::load(&server_toml).map_err(Failure::usage)?;
     if report.created.is_empty() {
         println!("Continuing with the data in {}.", dir.display());
     } else {
@@ -107,7 +107,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let healthy = || connection.get(wholegrain_api::paths::HEALTHZ).send().is_ok();
     let started = match wait(&mut [&mut server], &signals, READY_TIMEOUT, healthy) {
         Ok(true) => {
-            server.is_ready();
+            server.set_ready();
             let agent_toml = dir.join("agent/agent.toml");
             let agent_log = dir.join("agent/agent.log");
             Child::start("agent", &agent_program, &["--config".into(), agent_toml.into()], &agent_log).map(Some)
@@ -148,21 +148,21 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
 
 /// `Ok` if all results are; else all errors, the first cause first.
 fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 3]) -> Result<(), Failure> {
-    let badly: Vec<String> = stops.into_iter().filter_map(Result::err).collect();
+    let errors: Vec<String> = stops.into_iter().filter_map(Result::err).collect();
     match result {
-        Ok(()) if badly.is_empty() => Ok(()),
-        Ok(()) => Err(Failure::Failed(badly.join("; and "))),
+        Ok(()) if errors.is_empty() => Ok(()),
+        Ok(()) => Err(Failure::Failed(errors.join("; and "))),
         Err(Failure::Failed(text)) => {
-            Err(Failure::Failed([text].into_iter().chain(badly).collect::<Vec<_>>().join("\nand ")))
+            Err(Failure::Failed([text].into_iter().chain(errors).collect::<Vec<_>>().join("\nand ")))
         }
         Err(failure) => {
-            badly.iter().for_each(|text| eprintln!("wholegrain: {text}"));
+            errors.iter().for_each(|text| eprintln!("wholegrain: {text}"));
             Err(failure)
         }
     }
 }
 
-/// Runs from the agent's start to the signal; an error if one of the two ends by itself.
+/// Runs from the agent's start to the signal. Fails if server or agent ends by itself.
 fn watch_over(
     args: &UpArgs,
     dir: &Path,
@@ -173,15 +173,15 @@ fn watch_over(
     signals: &Receiver<()>,
 ) -> Result<(), Failure> {
     let agent_socket = dir.join("agent/agent.sock");
-    let answers = || socket::ask(&agent_socket, "GET", "/v1/status", None).is_ok_and(|(status, _)| status == 200);
-    if !wait(&mut [&mut *server, &mut *agent], signals, READY_TIMEOUT, answers)? {
+    let responds = || socket::send(&agent_socket, "GET", "/v1/status", None).is_ok_and(|(status, _)| status == 200);
+    if !wait(&mut [&mut *server, &mut *agent], signals, READY_TIMEOUT, responds)? {
         return Ok(());
     }
-    agent.is_ready();
+    agent.set_ready();
     let mut known = Vec::new();
     // Only sensors of this machine: the demonstration adds many others meanwhile.
     let all = demonstration.map_or_else(|| "/**".to_owned(), |demonstration| demonstration.beside().to_owned());
-    let all = [Pattern::new(all).map_err(|error| Failure::Usage(error.to_string()))?];
+    let all = [Pattern::new(all).map_err(Failure::usage)?];
     let mut stable = StableCount::default();
     let sensors_are_there = || {
         known = sensors::fetch(connection, &all).unwrap_or_default();
@@ -202,7 +202,7 @@ fn watch_over(
         if !wait(&mut [&mut *server, &mut *agent], signals, DEMO_TIMEOUT, past)? {
             return Ok(());
         }
-        demonstration.tell();
+        demonstration.report();
     }
     next::print(dir, connection.url(), &known, [server.log(), agent.log()], demonstration.is_some());
     // Waits for a signal, or for a failure of the demonstration.
@@ -228,7 +228,7 @@ impl StableCount {
     }
 }
 
-/// Waits until `ready`; false if a signal came before. An error if one of `children` ends by itself, or after the timeout.
+/// Waits until `ready`. Returns false if a signal came before. Fails if one of `children` ends by itself, or after the timeout.
 fn wait(
     children: &mut [&mut Child],
     signals: &Receiver<()>,
@@ -278,7 +278,7 @@ fn programs(args: &UpArgs) -> Result<(PathBuf, PathBuf), Failure> {
     let agent = args.agent.clone().unwrap_or_else(|| this.with_file_name("wholegrain-agent"));
     if !agent.is_file() {
         return Err(Failure::Usage(format!(
-            "there is no agent at {}; build it with `cargo build --release --bin wholegrain-agent`, or name it with --agent FILE",
+            "found no agent at {}; build it with `cargo build --release --bin wholegrain-agent`, or name it with --agent FILE",
             agent.display()
         )));
     }

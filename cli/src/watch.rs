@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wholegrain_api::{QueryLine, paths};
@@ -14,12 +14,11 @@ use wholegrain_model::{Interval, Pattern, Value};
 
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
 use crate::no_match::no_sensor;
-use crate::notation::{LENGTHS, PATTERNS};
-use crate::output::Output;
-use crate::output::readings::{PrintedReading, ReadingFormat, TextRows};
+use crate::output::readings::{PrintedReading, TextRows};
 use crate::output::style;
+use crate::output::{ListFormat, Output};
 use crate::sensors;
 
 /// The most lines between the reading and the printing thread.
@@ -37,14 +36,14 @@ Examples:
 
 /// Print readings as they arrive, until Ctrl-C
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
     /// Patterns of the sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
     /// The format of the output
-    #[arg(long, short, value_enum, default_value_t = LineFormat::Table)]
-    format: LineFormat,
+    #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
+    format: ListFormat,
     /// Stop after this number of readings
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -53,17 +52,6 @@ pub struct WatchArgs {
     length: Option<Interval>,
     #[command(flatten)]
     client: ClientOption,
-}
-
-/// The format of live readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LineFormat {
-    /// Aligned columns with units, for people
-    Table,
-    /// One CSV line per reading: sensor,time,value,unit
-    Csv,
-    /// One JSON object per line
-    Json,
 }
 
 /// An event for the printing thread.
@@ -81,19 +69,13 @@ pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
     if sensors.is_empty() {
         return Err(no_sensor(&connection, &args.patterns));
     }
-    let parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    let answer = connection.get(paths::WATCH).queries(&parameters).endless().send()?;
+    let response = connection.get(paths::WATCH).each("pattern", &args.patterns).endless().send()?;
     let (sender, events) = sync_channel(LINES_WAITING_MAX);
     stop_on_signals(sender.clone())?;
     // Neither thread is joined: both may wait forever, and the process ends with this function.
-    std::thread::spawn(move || read_lines(answer.into_reader(), &sender));
+    std::thread::spawn(move || read_lines(response.into_reader(), &sender));
     let mut output = Output::open(None)?;
-    let format = match args.format {
-        LineFormat::Table => ReadingFormat::Table,
-        LineFormat::Csv => ReadingFormat::Csv,
-        LineFormat::Json => ReadingFormat::Json,
-    };
-    let mut rows = TextRows::new(format, style::on_stdout());
+    let mut rows = TextRows::new(args.format, style::on_stdout());
     rows.expect(sensors.iter().map(|sensor| &*sensor.path));
     let units = sensors.into_iter().map(|sensor| (sensor.path.into_owned(), sensor.unit.into_owned())).collect();
     let deadline = Instant::now() + args.length.map_or(FOREVER, Interval::duration).min(FOREVER);
@@ -112,8 +94,8 @@ fn stop_on_signals(sender: SyncSender<WatchEvent>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn read_lines(answer: impl Read, sender: &SyncSender<WatchEvent>) {
-    let mut reader = BufReader::new(answer);
+fn read_lines(response: impl Read, sender: &SyncSender<WatchEvent>) {
+    let mut reader = BufReader::new(response);
     loop {
         let mut line = String::new();
         let event = match (&mut reader).take(LINE_BYTES_MAX).read_line(&mut line) {
@@ -203,7 +185,7 @@ mod tests {
         drop(sender);
         let units = HashMap::from([("/a".to_owned(), "By".to_owned())]);
         let mut out = Vec::new();
-        let rows = TextRows::new(ReadingFormat::Table, Style::PLAIN);
+        let rows = TextRows::new(ListFormat::Table, Style::PLAIN);
         let result = print(&receiver, &units, rows, &mut out, count, Instant::now() + FOREVER, "https://h");
         (String::from_utf8(out).unwrap(), result)
     }

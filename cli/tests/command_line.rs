@@ -336,10 +336,7 @@ fn ctl_asks_the_users_socket_where_the_administrators_is_not_for_us() {
     assert_eq!(output.status.code(), Some(0));
     let error = text(&output.stderr);
     assert_eq!(error.lines().count(), 1, "{error}");
-    assert!(
-        error.contains("agent.sock: ") && error.contains("jobs.sock, which answers about your own jobs only"),
-        "{error}"
-    );
+    assert!(error.contains("agent.sock: ") && error.contains("jobs.sock, which serves your own jobs only"), "{error}");
     assert_eq!(text(&output.stdout), "DONE     rule 10001\nJOBS     4711\nMETRICS  2\n");
     // Neither is there: the administrator's is named.
     std::fs::remove_file(dir.path().join("jobs.sock")).unwrap();

@@ -102,16 +102,16 @@ fn properties_are_set_shown_imported_and_taken_back() {
         server.says(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), code)
     };
     // Set, and seen in everything.
-    assert_eq!(says(&["set", "/**/power/**", "--unit", "W", "--try"], 0).0, "it would hold for 2 sensors\n");
+    assert_eq!(says(&["set", "/**/power/**", "--unit", "W", "--dry-run"], 0).0, "would apply to 2 sensors\n");
     assert_eq!(
         says(&["set", "/**/power/**", "--unit", "W", "--description", "Of the node."], 0).0,
-        "set; it holds for 2 sensors\n"
+        "set; applies to 2 sensors\n"
     );
     assert_eq!(
         says(&["set", "/later/**", "--unit", "Cel", "--ttl", "7d"], 0).0,
-        "set; it holds for no sensor yet, and for those that come\n"
+        "set; applies to no sensor yet, and to later sensors that match\n"
     );
-    assert_eq!(says(&["set", &inlet, "--unit", "Cel", "--scale", "-1"], 0).0, "set; it holds for 1 sensor\n");
+    assert_eq!(says(&["set", &inlet, "--unit", "Cel", "--scale", "-1"], 0).0, "set; applies to 1 sensor\n");
     let query = |path: &str, rest: &[&str], code: i32| {
         let head = ["query", path, "--agg", "mean", "--format", "csv"];
         server.says(&head.iter().chain(rest).copied().collect::<Vec<_>>(), code)
@@ -171,10 +171,10 @@ fn imports(server: &Server, power: &str, inlet: &str) {
         assert!(said.contains(part), "{part}: {said}");
     }
     let (said, _) = import(&["--dry-run", "--skip-bad"], 2);
-    assert!(said.starts_with("3 properties would be set, 0 were so already, 2 of 4 lines bad"), "{said}");
+    assert!(said.starts_with("3 properties would be set, 0 had this value already, 2 of 4 lines bad"), "{said}");
     assert!(cells(&server.says(&["config", "sensor", "show", power], 0).0)[0][2] == "W");
     let (said, _) = import(&["--skip-bad"], 2);
-    assert!(said.starts_with("3 properties set, 0 were so already, 2 of 4 lines bad"), "{said}");
+    assert!(said.starts_with("3 properties set, 0 had this value already, 2 of 4 lines bad"), "{said}");
     let rows = server.says(&["config", "sensor", "show", power], 0).0;
     assert_eq!((cells(&rows)[0][2], cells(&rows)[1][2]), ("kW", "0.001"), "{rows}");
 }

@@ -127,22 +127,22 @@ fn a_healthy_server_and_agent() {
     assert_eq!(code, 0, "{lines:#?}");
     for (begin, part) in [
         ("ok configuration", "server.toml is good"),
-        ("ok certificate", "server.pem is good for another 182"),
+        ("ok certificate", "server.pem is valid for another 182"),
         ("ok certificate", "is signed by"),
         ("ok permissions", "server.key is private"),
         ("ok permissions", "tokens_file"),
         ("ok disk", "a sync in"),
         ("ok data", "a server runs on it, process"),
-        ("ok port", "is taken, and the server runs"),
-        ("ok clock", "the same as the server's"),
-        ("ok connection", "answers and takes the token"),
+        ("ok port", "is used by the running server"),
+        ("ok clock", "at most two seconds from the server's"),
+        ("ok connection", "responds and accepts the token"),
     ] {
         found(&lines, begin, part);
     }
     let (_, lines) = site.doctor(&AGENT);
     assert!(!lines.iter().any(|line| line.starts_with("fail")), "{lines:#?}");
-    found(&lines, "ok connection", "lets n1 in");
-    found(&lines, "warn agent", "nobody answers");
+    found(&lines, "ok connection", "accepts n1");
+    found(&lines, "warn agent", "no response at");
     let plain = site.run(&["doctor"]);
     let said = String::from_utf8(plain.stdout).unwrap();
     assert!(said.contains("ok    certificate") && said.contains(" -> ") && !said.contains('\x1b'), "{said}");
@@ -200,7 +200,7 @@ fn certificates() {
         &SERVER,
         server(&["-days", "99"], local),
         "warn certificate",
-        "is good for localhost, not for the name of this host",
+        "is valid for localhost, not for the name of this host",
     );
     let expired = |site: &Site| {
         let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -213,7 +213,7 @@ fn certificates() {
     let agent = |site: &Site| {
         signed(site, "agent/agent.pem", "agent/agent.key", "/CN=n2", "extendedKeyUsage=clientAuth", &["-days", "99"])
     };
-    ill(&AGENT, agent, "fail certificate", "is of \"n2\", but the agent is called \"n1\"");
+    ill(&AGENT, agent, "fail certificate", "is for \"n2\", but the agent's name is \"n1\"");
 }
 
 #[test]
@@ -222,10 +222,10 @@ fn permissions() {
         &SERVER,
         |site| mode(&site.path("server/server.key"), 0o644),
         "fail permissions",
-        "everybody on this machine may use it",
+        "everybody on this machine can read or change it",
     );
     ill(&SERVER, |site| mode(&site.path("server/tokens"), 0o604), "fail permissions", "chmod o=");
-    ill(&SERVER, |site| mode(&site.path("server/server.key"), 0o660), "warn permissions", "its group may change it");
+    ill(&SERVER, |site| mode(&site.path("server/server.key"), 0o660), "warn permissions", "its group can change it");
     ill(&SERVER, |site| fs::remove_file(site.path("server/tokens")).unwrap(), "fail permissions", "No such file");
     ill(&AGENT, |site| mode(&site.path("agent/agent.key"), 0o604), "fail permissions", "agent.key");
 }
@@ -233,7 +233,7 @@ fn permissions() {
 #[test]
 fn disks_and_data() {
     let away = |site: &Site| site.change("server/server.toml", "data = \".\"", "data = \"away\"");
-    ill(&SERVER, away, "warn disk", "is not there yet");
+    ill(&SERVER, away, "warn disk", "does not exist yet");
     // A kernel file system takes no files, whoever asks.
     let no_disk = |site: &Site| site.change("server/server.toml", "data = \".\"", "data = \"/proc\"");
     ill(&SERVER, no_disk, "fail disk", "cannot write and sync");

@@ -467,7 +467,7 @@ fn a_node_is_added_by_one_command() {
     assert_eq!(server.lines(&["sensors", "--format", "csv"]).len(), 2);
     // Never overwritten; and what else can go wrong says what to do.
     let again = server.lines(&["ca", "agent", "n7", "--prefix", "/n7"]).join("\n");
-    assert!(again.contains("kept var/agents/n7.toml") && again.contains("changed nothing"), "{again}");
+    assert!(again.contains("kept var/agents/n7.toml") && again.contains("had no effect"), "{again}");
     assert_eq!(fs::read_to_string(server.path("var/agents/n7.toml")).unwrap(), toml);
     let notes = server.lines(&["ca", "agent", "n8", "--prefix", "/lab", "--server", "elsewhere.example"]).join("\n");
     assert!(notes.contains("[mqtt.prefixes]") && notes.contains("wholegrain ca server --dir var --host"), "{notes}");

@@ -134,7 +134,7 @@ fn wide_tables_are_shown_asked_for_and_imported_once() {
     for part in [
         "wide",
         "';'",
-        "decimals after a comma",
+        "decimals follow a comma",
         "day, month, year",
         "Europe/Berlin",
         "/import/halle/Leistung",
@@ -239,8 +239,8 @@ fn every_wrong_line_is_listed_with_its_number_and_the_others_are_there() {
         ("yesterday,1,2", "the time cannot be read: \"yesterday\""),
         ("2026-02-30 12:00:00,1,2", "the time cannot be read"),
         ("2016-12-31 23:59:60,1,2", "leap second"),
-        ("2026-03-29 02:30:00,1,2", "put forward"),
-        ("2026-10-25 02:30:00,1,2", "put back"),
+        ("2026-03-29 02:30:00,1,2", "set forward"),
+        ("2026-10-25 02:30:00,1,2", "set back"),
         ("2400-01-01 00:00:00,1,2", "1678 to 2261"),
         ("2026-01-31 12:00:03,on,2", "column \"a\": no number: \"on\""),
         ("2026-01-31 12:00:04,1,99999999999999999999", "column \"b\": an integer that does not fit"),
@@ -278,7 +278,7 @@ fn every_wrong_line_is_listed_with_its_number_and_the_others_are_there() {
     let again = server.import(&options, 4);
     assert_eq!((&again["refused_lines"], &again["readings_there_before"]), (&wrong.len().into(), &(2 * good).into()));
     let (_, said) = server.says(&["import", "csv", "a.csv", "--delimiter", ",", "--dry-run", "--bad", "list"], 4);
-    assert!(said.contains("refused: line 3: 2 fields") && said.contains("more listed in list"), "{said}");
+    assert!(said.contains("refused: line 3: 2 fields") && said.contains("more are listed in list"), "{said}");
 }
 
 #[test]

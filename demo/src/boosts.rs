@@ -150,7 +150,10 @@ impl Boosts {
             return Err(format!("the shortest interval of the demonstration is {EVERY_MIN}"));
         }
         let within = rule.within.as_deref().map_or(Ok(WITHIN_MAX), Interval::parse);
-        let within = within.map_err(|error| format!("for: {error}"))?.min(WITHIN_MAX);
+        let within = within.map_err(|error| format!("for: {error}"))?;
+        if within > WITHIN_MAX {
+            return Err(format!("for {within} is longer than the demonstration allows: {WITHIN_MAX}"));
+        }
         let patterns: Result<Vec<Pattern>, _> = rule.metrics.iter().map(Pattern::new).collect();
         let patterns = patterns.map_err(|error| error.to_string())?;
         let until_ns = now_ns.saturating_add(i64::try_from(within.ns()).unwrap_or(i64::MAX));
@@ -214,6 +217,10 @@ mod tests {
         assert_eq!(boosts.of(0, job).count(), 0, "a dry run changes nothing");
         assert!(ask(&mut boosts, add("add", "perf/*", "1us"))["error"].is_string());
         assert!(ask(&mut boosts, add("add", "nothing", "1ms"))["error"].is_string());
+        let mut long = add("add", "perf/*", "1ms");
+        long["order"]["add"]["for"] = json!("1000d");
+        let refused = ask(&mut boosts, long);
+        assert!(refused["error"].as_str().is_some_and(|why| why.contains("longer than")), "{refused}");
         let lowered = ask(&mut boosts, add("add", "cpu/*", "6s"));
         assert!(
             lowered["error"]

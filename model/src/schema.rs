@@ -29,6 +29,28 @@ pub enum Kind {
     Counter,
 }
 
+impl Kind {
+    /// The name in files, requests and responses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        }
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "gauge" => Ok(Kind::Gauge),
+            "counter" => Ok(Kind::Counter),
+            _ => Err("expected gauge or counter"),
+        }
+    }
+}
+
 /// The type of raw values, which is never converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,10 +1,8 @@
 //! The server's files, and entries in the audit log for changes of them.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use wholegrain_model::Timestamp;
 use wholegrain_server::SecurityFiles;
 use wholegrain_server::access::audit::{self, AuditEntry, AuditEvent, AuditOutcome};
 use wholegrain_server::access::files::FileError;
@@ -13,7 +11,7 @@ use wholegrain_server::path_owners::check_above_as_root;
 use crate::client_file::check_owner;
 use crate::failure::Failure;
 
-/// The option of subcommands that change the server's files.
+/// The option of subcommands that change files of the server.
 #[derive(Debug, Args)]
 pub struct ServerOption {
     /// The server's server.toml, which names the files [default: the first of ./var/server/server.toml,
@@ -44,7 +42,7 @@ impl ServerOption {
         if self.server_config.is_none() {
             check_trusted(&config)?;
         }
-        let files = SecurityFiles::load(&config).map_err(|error| Failure::Usage(error.to_string()))?;
+        let files = SecurityFiles::load(&config).map_err(Failure::usage)?;
         Ok(Some(ServerFiles { config, files }))
     }
 
@@ -59,23 +57,25 @@ impl ServerOption {
     }
 }
 
-/// Refuses a server.toml that was not named and that another user could have written or replaced: it names the files to write.
+/// Refuses a server.toml that another user could have written or replaced, because it names the files to write.
 fn check_trusted(config: &Path) -> Result<(), Failure> {
     check_owner(config, "--server-config")?;
-    check_above_as_root(config).map_err(|why| {
+    check_above_as_root(config).map_err(|reason| {
         let shown = config.display();
-        Failure::Usage(format!("{shown} is not used: {why}; or name it with --server-config {shown} if you trust it"))
+        Failure::Usage(format!(
+            "{shown} is not used: {reason}; or name it with --server-config {shown} if you trust it"
+        ))
     })
 }
 
 impl ServerFiles {
     /// Writes an entry to the audit log. A failure is only reported, because the change is made.
-    pub fn audit(&self, event: AuditEvent, what: &str) {
+    pub fn audit(&self, event: AuditEvent, object: &str) {
         let Some(path) = &self.files.audit.path else { return };
         // SAFETY: getuid takes nothing and cannot fail.
-        let who = format!("uid {}", unsafe { libc::getuid() });
+        let user = format!("uid {}", unsafe { libc::getuid() });
         if let Err(error) =
-            audit::append(path, &self.files.audit, &AuditEntry::new(event, AuditOutcome::Ok, &who, "local", what))
+            audit::append(path, &self.files.audit, &AuditEntry::new(event, AuditOutcome::Ok, &user, "local", object))
         {
             eprintln!("wholegrain: the change is made, but cannot write the audit log {}: {error}", path.display());
         }
@@ -89,9 +89,4 @@ pub fn failed(error: FileError) -> Failure {
         FileError::Content { .. } => Failure::Failed(error.to_string()),
         FileError::Io { .. } => Failure::Failed(format!("{error}; check the permissions")),
     }
-}
-
-pub fn now() -> Timestamp {
-    let ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    Timestamp(i64::try_from(ns).unwrap_or(i64::MAX))
 }

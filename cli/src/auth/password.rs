@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// The longest password, in bytes; MQTT itself allows 65 535.
 const PASSWORD_BYTES_MAX: u64 = 1024;
 
-/// Asks for a password, twice and unseen, on a terminal; else it is one line of standard input. `user` is whose it is.
+/// Asks for the password of `user`, twice and without echo, on a terminal; else reads one line of standard input.
 pub fn read(user: Option<&str>) -> Result<String, Failure> {
     let password = if io::stdin().is_terminal() { ask(user)? } else { read_line(io::stdin().lock())? };
     check_password(&password)?;
@@ -22,7 +22,7 @@ fn check_password(password: &str) -> Result<(), Failure> {
     let wrong = match password {
         "" => "is empty",
         text if text.len() as u64 > PASSWORD_BYTES_MAX => "is longer than 1024 bytes",
-        text if text.trim() != text => "begins or ends with a space, which an agent's password file cannot say",
+        text if text.trim() != text => "begins or ends with a space, which an agent's password file cannot have",
         text if text.chars().any(char::is_control) => "has control characters",
         _ => return Ok(()),
     };
@@ -32,18 +32,18 @@ fn check_password(password: &str) -> Result<(), Failure> {
 /// One line without its end.
 fn read_line(input: impl BufRead) -> Result<String, Failure> {
     let mut line = String::new();
-    // More than the longest, so that a longer one is refused and not cut.
+    // Reads more than the limit, so that a longer password is refused and not cut.
     let read = input.take(PASSWORD_BYTES_MAX + 3).read_line(&mut line);
-    read.map_err(|error| Failure::Usage(format!("cannot read the password: {error}")))?;
+    read.map_err(|error| Failure::Failed(format!("cannot read the password: {error}")))?;
     let end = line.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
     Ok(end.unwrap_or(&line).to_owned())
 }
 
 /// Asks twice on the terminal, without echo.
 fn ask(user: Option<&str>) -> Result<String, Failure> {
-    let whose = user.map_or(String::new(), |user| format!(" of {user}"));
-    let silence = Silence::begin().map_err(|error| {
-        Failure::Failed(format!("cannot switch off the terminal's echo: {error}; send the password on standard input"))
+    let of_user = user.map_or(String::new(), |user| format!(" of {user}"));
+    let echo_off = EchoOff::begin().map_err(|error| {
+        Failure::Failed(format!("cannot switch off the terminal's echo: {error}; give the password on standard input"))
     })?;
     let line = |question: &str| -> Result<String, Failure> {
         eprint!("{question}: ");
@@ -51,17 +51,17 @@ fn ask(user: Option<&str>) -> Result<String, Failure> {
         eprintln!();
         line
     };
-    let first = line(&format!("Password{whose}"))?;
+    let first = line(&format!("Password{of_user}"))?;
     check_password(&first)?;
-    let second = line("The same again")?;
-    drop(silence);
-    if first != second { Err(Failure::Usage("the two are not the same; try again".into())) } else { Ok(first) }
+    let second = line("Repeat the password")?;
+    drop(echo_off);
+    if first != second { Err(Failure::Usage("the passwords differ; try again".into())) } else { Ok(first) }
 }
 
-/// While it lives, the terminal of standard input shows nothing of what is typed.
-struct Silence(libc::termios);
+/// Switches off the echo of the terminal of standard input until it is dropped. Holds the earlier settings.
+struct EchoOff(libc::termios);
 
-impl Silence {
+impl EchoOff {
     fn begin() -> io::Result<Self> {
         let mut before = MaybeUninit::<libc::termios>::uninit();
         // SAFETY: tcgetattr writes the whole structure when it succeeds.
@@ -71,9 +71,9 @@ impl Silence {
             }
             before.assume_init()
         };
-        let mut silent = before;
-        silent.c_lflag &= !libc::ECHO;
-        // A signal, such as Ctrl-C, must not leave the terminal mute.
+        let mut no_echo = before;
+        no_echo.c_lflag &= !libc::ECHO;
+        // A signal such as Ctrl-C must not leave the terminal without echo.
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
@@ -81,14 +81,14 @@ impl Silence {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         });
-        if !set(&silent) {
+        if !set(&no_echo) {
             return Err(io::Error::last_os_error());
         }
         Ok(Self(before))
     }
 }
 
-impl Drop for Silence {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         set(&self.0);
     }

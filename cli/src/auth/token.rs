@@ -1,6 +1,6 @@
 //! `wholegrain auth token`: the server's file of bearer tokens.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::{Args, Subcommand, ValueEnum};
 use wholegrain_model::{Interval, Timestamp};
@@ -8,10 +8,11 @@ use wholegrain_server::access::Role;
 use wholegrain_server::access::audit::AuditEvent;
 use wholegrain_server::access::tokens::{self, NewToken, TokenEntry};
 
-use super::files::{ServerOption, failed, now};
-use crate::failure::{EXIT_CODES, Failure};
-use crate::output::style;
+use super::files::{ServerOption, failed};
+use crate::failure::Failure;
 use crate::output::table::Table;
+use crate::output::values::now;
+use crate::output::{JsonLinesOption, print};
 
 const EXAMPLES: &str = "\
 A new token is printed once, on standard output; the server keeps only its hash. A running server applies changes within seconds. \
@@ -31,7 +32,7 @@ Examples:
 
 /// Make, list and revoke tokens for HTTP
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct TokenArgs {
     #[command(subcommand)]
     command: TokenCommand,
@@ -42,10 +43,13 @@ pub struct TokenArgs {
 #[derive(Subcommand)]
 enum TokenCommand {
     /// Make a token and print it
+    #[command(after_help = EXAMPLES)]
     Create(CreateArgs),
     /// List tokens with ids, names and roles, without their secrets
-    List(ListTokensArgs),
+    #[command(after_help = EXAMPLES)]
+    List(JsonLinesOption),
     /// Revoke a token at once
+    #[command(after_help = EXAMPLES)]
     Revoke(RevokeArgs),
 }
 
@@ -61,13 +65,6 @@ struct CreateArgs {
     #[arg(long, value_name = "WHEN", default_value = "never")]
     expires: String,
     /// Print a JSON object with the token and its properties
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args)]
-struct ListTokensArgs {
-    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -110,7 +107,7 @@ pub fn run(args: &TokenArgs) -> Result<(), Failure> {
     let server = args.server.load()?;
     let path = &server.files.tokens;
     match &args.command {
-        TokenCommand::List(list) => show(&tokens::list(path).map_err(failed)?, list.json),
+        TokenCommand::List(list) => show(&tokens::list(path).map_err(failed)?, list),
         TokenCommand::Revoke(RevokeArgs { token }) => {
             for entry in tokens::revoke(path, token, now()).map_err(failed)? {
                 server.audit(AuditEvent::TokenRevoke, &described(&entry));
@@ -123,10 +120,10 @@ pub fn run(args: &TokenArgs) -> Result<(), Failure> {
             let new = NewToken { name: create.name.clone(), role: create.role.into(), expires };
             let (token, entry) = tokens::create(path, &new, now()).map_err(failed)?;
             server.audit(AuditEvent::TokenCreate, &described(&entry));
-            let until = entry.expires.as_deref().map_or("never ends".to_owned(), |when| format!("ends {when}"));
-            eprintln!("Made {}; it {until}. It is not shown again:", described(&entry));
+            let until = entry.expires.as_deref().map_or("does not expire".to_owned(), |when| format!("expires {when}"));
+            eprintln!("Made {}; it {until}. The token is printed only now:", described(&entry));
             let text = if create.json { with_token(&entry, &token) } else { token };
-            io::stdout().write_all(format!("{text}\n").as_bytes()).map_err(Failure::writing("standard output"))
+            print(|_, out| writeln!(out, "{text}"))
         }
     }
 }
@@ -171,27 +168,27 @@ fn state(entry: &TokenEntry, now: Timestamp) -> &'static str {
     }
 }
 
-fn show(entries: &[TokenEntry], json: bool) -> Result<(), Failure> {
-    let (now, mut out) = (now(), Vec::new());
-    let written = if json {
-        entries.iter().try_for_each(|entry| {
-            let TokenEntry { id, name, role, created, expires, revoked, .. } = entry;
-            let state = state(entry, now);
-            let line = serde_json::json!({
-                "id": id, "name": name, "role": role, "state": state, "created": created, "expires": expires, "revoked": revoked,
-            });
-            writeln!(out, "{line}")
+fn show(entries: &[TokenEntry], json: &JsonLinesOption) -> Result<(), Failure> {
+    let now = now();
+    let properties = |entry: &TokenEntry| {
+        let TokenEntry { id, name, role, created, expires, revoked, .. } = entry;
+        serde_json::json!({
+            "id": id, "name": name, "role": role, "state": state(entry, now), "created": created, "expires": expires, "revoked": revoked,
         })
-    } else {
-        let mut table = Table::new(&["ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES"]);
-        for entry in entries {
-            let end = entry.expires.clone().unwrap_or_else(|| "never".to_owned());
-            let (name, role) = (entry.name.clone(), entry.role.to_string());
-            table.row(vec![entry.id.clone(), name, role, state(entry, now).to_owned(), entry.created.clone(), end]);
-        }
-        table.write(style::on_stdout(), &mut out)
     };
-    written.and_then(|()| io::stdout().write_all(&out)).map_err(Failure::writing("standard output"))
+    json.print(entries.iter().map(properties), || {
+        Table::of(
+            entries,
+            &[
+                ("ID", &|entry| entry.id.clone()),
+                ("NAME", &|entry| entry.name.clone()),
+                ("ROLE", &|entry| entry.role.to_string()),
+                ("STATE", &|entry| state(entry, now).to_owned()),
+                ("CREATED", &|entry| entry.created.clone()),
+                ("EXPIRES", &|entry| entry.expires.clone().unwrap_or_else(|| "never".to_owned())),
+            ],
+        )
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `wholegrain auth user`: the server's file of users with passwords.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
@@ -10,22 +10,24 @@ use wholegrain_server::access::users::{self, UserChange};
 
 use super::files::{ServerFiles, ServerOption, failed};
 use super::password;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::output::{JsonLinesOption, print, print_json_lines};
 
 const EXAMPLES: &str = "\
-A user is an agent or another MQTT client with a password in place of a certificate; its name is its identity, so an agent's \
+A user is an agent or another MQTT client with a password instead of a certificate. The user's name is its identity, so an agent's \
 user has the agent's name. The command reads the password from the terminal, or one line of standard input. A running server applies \
 the change within seconds, and ends the connections of removed users and of users with a new password.
 
 Examples:
   wholegrain auth user add node0042
   openssl rand -base64 24 | tee password | wholegrain auth user add node0042
+  wholegrain auth user list
   wholegrain auth user passwd node0042
   wholegrain auth user remove node0042";
 
 /// Add, list and remove users with passwords
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct UserArgs {
     #[command(subcommand)]
     command: UserCommand,
@@ -36,31 +38,28 @@ pub struct UserArgs {
 #[derive(Subcommand)]
 enum UserCommand {
     /// Add a user; reads the password from the terminal or standard input
-    Add(Name),
-    /// List users with their roles
-    List(ListUsersArgs),
+    #[command(after_help = EXAMPLES)]
+    Add(NameArgument),
+    /// List the users with passwords
+    #[command(after_help = EXAMPLES)]
+    List(JsonLinesOption),
     /// Remove a user and end its connections
-    Remove(Name),
-    /// Give a user another password
-    Passwd(Name),
+    #[command(after_help = EXAMPLES)]
+    Remove(NameArgument),
+    /// Change the password of a user
+    #[command(after_help = EXAMPLES)]
+    Passwd(NameArgument),
 }
 
 #[derive(Args)]
-struct Name {
+struct NameArgument {
     /// The user: an agent's name, one level of a sensor path
     #[arg(value_name = "NAME")]
     name: String,
 }
 
-#[derive(Args)]
-struct ListUsersArgs {
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-}
-
 pub fn run(args: &UserArgs) -> Result<(), Failure> {
-    if let UserCommand::Add(Name { name }) | UserCommand::Passwd(Name { name }) = &args.command {
+    if let UserCommand::Add(NameArgument { name }) | UserCommand::Passwd(NameArgument { name }) = &args.command {
         check(name)?;
     }
     let server = args.server.load()?;
@@ -71,9 +70,9 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
         )));
     };
     match &args.command {
-        UserCommand::Add(Name { name }) => set(&server, path, name, UserChange::Added),
-        UserCommand::Passwd(Name { name }) => set(&server, path, name, UserChange::Changed),
-        UserCommand::Remove(Name { name }) => {
+        UserCommand::Add(NameArgument { name }) => set(&server, path, name, UserChange::Added),
+        UserCommand::Passwd(NameArgument { name }) => set(&server, path, name, UserChange::Changed),
+        UserCommand::Remove(NameArgument { name }) => {
             users::remove(path, name).map_err(failed)?;
             server.audit(AuditEvent::UserRemove, name);
             eprintln!(
@@ -82,7 +81,7 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
             );
             Ok(())
         }
-        UserCommand::List(list) => show(&users::list(path).map_err(failed)?, list.json),
+        UserCommand::List(list) => show(&users::list(path).map_err(failed)?, list),
     }
 }
 
@@ -112,13 +111,14 @@ fn set(server: &ServerFiles, path: &Path, name: &str, expected: UserChange) -> R
     Ok(())
 }
 
-fn show(names: &[String], json: bool) -> Result<(), Failure> {
-    if names.is_empty() && !json {
+fn show(names: &[String], json: &JsonLinesOption) -> Result<(), Failure> {
+    if json.json {
+        return print_json_lines(names.iter().map(|name| serde_json::json!({ "name": name })));
+    }
+    if names.is_empty() {
         eprintln!("No users; `wholegrain auth user add NAME` adds one.");
     }
-    let line = |name: &String| if json { serde_json::json!({ "name": name }).to_string() } else { name.clone() };
-    let text: String = names.iter().map(|name| line(name) + "\n").collect();
-    io::stdout().write_all(text.as_bytes()).map_err(Failure::writing("standard output"))
+    print(|_, out| names.iter().try_for_each(|name| writeln!(out, "{name}")))
 }
 
 /// Checks a name: it must be a valid agent name, and the file's first `:` ends it.

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use wholegrain_api::{UtcTime, paths};
 use wholegrain_server::backup::{BackupReport, held_in, take_into, take_tar};
 
-use super::output::{JsonOption, print_as, progress_bar};
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::output::JsonOption;
+use crate::progress::with_byte_bar;
 
 pub const HELP: &str = "\
 The backup is sent over the network and checked against the server's checksums. It holds all readings that were acknowledged before it began.
@@ -51,19 +51,10 @@ pub fn run(args: &BackupArgs, server: &Connection) -> Result<(), Failure> {
     let held = if is_tar { Vec::new() } else { held_in(&args.to).map_err(Failure::Failed)? };
     let lines: String = held.iter().map(|file| format!("{} {} {}\n", file.name, file.bytes, file.sum)).collect();
     let stream = server.post(paths::BACKUP).body("text/plain", lines.into_bytes()).slow().send()?.into_reader();
-    let bar = progress_bar();
-    let mut progress = |done: u64, total: u64| {
-        if let Some(bar) = &bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    };
-    let report = if is_tar {
-        take_tar(stream, &args.to, &mut progress)
-    } else {
-        take_into(stream, &args.to, &held, &mut progress)
-    };
-    bar.iter().for_each(ProgressBar::finish_and_clear);
+    let report = with_byte_bar(|progress| match is_tar {
+        true => take_tar(stream, &args.to, progress),
+        false => take_into(stream, &args.to, &held, progress),
+    });
     let BackupReport { manifest, files, bytes, damaged } = &report.map_err(Failure::Failed)?;
     let summary = BackupSummary {
         to: &args.to,
@@ -75,7 +66,7 @@ pub fn run(args: &BackupArgs, server: &Connection) -> Result<(), Failure> {
         damaged: &manifest.damaged,
         damaged_now: damaged,
     };
-    print_as(&args.json, &summary, |style, out| {
+    args.json.print(&summary, |style, out| {
         let (to, made_at) = (args.to.display(), summary.made_at);
         let (all_files, all_bytes) = (summary.files, summary.bytes);
         writeln!(

@@ -7,34 +7,33 @@ use wholegrain_api::MaintenanceKind;
 
 use super::{backup, delete, lost, maintenance, retention, stats};
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::notation::{LENGTHS, PATTERNS, TIMES};
+use crate::failure::Failure;
 
 #[derive(Subcommand)]
 pub enum DataCommand {
     /// Show and set how long readings are kept
-    #[command(after_help = format!("{}\n\n{PATTERNS}\n\n{LENGTHS}\n\n{EXIT_CODES}", retention::HELP))]
+    #[command(after_help = retention::HELP)]
     Retention(retention::RetentionArgs),
     /// Delete readings of a range of time
-    #[command(after_help = format!("{}\n\n{PATTERNS}\n\n{TIMES}\n\n{EXIT_CODES}", delete::HELP))]
+    #[command(after_help = delete::HELP)]
     Delete(delete::DeleteArgs),
     /// Merge the small blocks of each day
-    #[command(after_help = format!("{}\n\n{EXIT_CODES}", maintenance::HELP))]
+    #[command(after_help = maintenance::HELP)]
     Compact(maintenance::MaintenanceArgs),
     /// Compare every file of the running server with its checksums; exit code 4 if any is damaged
-    #[command(after_help = format!("{}\n\n{EXIT_CODES}", maintenance::HELP))]
+    #[command(after_help = maintenance::HELP)]
     Verify(maintenance::MaintenanceArgs),
     /// Keep the readable part of damaged files and move them away; exit code 4 if readings are lost
-    #[command(after_help = format!("{}\n\n{EXIT_CODES}", maintenance::HELP))]
+    #[command(after_help = maintenance::HELP)]
     Repair(maintenance::RepairArgs),
     /// List and acknowledge losses of acknowledged readings
-    #[command(after_help = format!("{}\n\n{EXIT_CODES}", lost::HELP))]
+    #[command(after_help = lost::HELP)]
     Lost(lost::LostArgs),
     /// Show statistics by subtree: sensors, rate, readings, bytes, oldest, newest
-    #[command(after_help = format!("{}\n\n{PATTERNS}\n\n{EXIT_CODES}", stats::HELP))]
+    #[command(after_help = stats::HELP)]
     Stats(stats::StatsArgs),
     /// Copy the store to this machine while the server runs
-    #[command(after_help = format!("{}\n\n{EXIT_CODES}", backup::HELP))]
+    #[command(after_help = backup::HELP)]
     Backup(backup::BackupArgs),
 }
 

@@ -1,14 +1,13 @@
 //! `wholegrain config delete`: deletes readings of a range of time.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, Write};
 
 use clap::Args;
 use wholegrain_api::{DeleteReadings, DeletedReadings, paths};
 
-use super::output::{JsonOption, print_as};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::output::{Output, print};
+use crate::output::{JsonOption, Output, confirm, print};
 
 pub const HELP: &str = "\
 The readings are deleted when the command ends, also from the windows of tiers (where only windows are left, whole ones); the space on disk
@@ -49,25 +48,18 @@ pub fn run(args: &DeleteArgs, server: &Connection) -> Result<(), Failure> {
     if !args.yes {
         let would = request(true)?;
         if args.dry_run || is_nothing(&would) {
-            print_as(&args.json, &would, |_, out| print_deleted("would be deleted", &would, out))?;
+            args.json.print(&would, |_, out| print_deleted("would be deleted", &would, out))?;
             return if is_nothing(&would) { Err(nothing()) } else { Ok(()) };
         }
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::Usage(
-                "deleting needs a confirmation, and standard input is not a terminal; check with --dry-run, then add --yes".into(),
-            ));
-        }
         print(|_, out| print_deleted("would be deleted", &would, out))?;
-        eprint!("Delete it for good? [y/N] ");
-        let mut line = String::new();
-        let cannot_ask = |error| Failure::Failed(format!("cannot read the confirmation: {error}"));
-        std::io::stdin().lock().read_line(&mut line).map_err(cannot_ask)?;
-        if !matches!(line.trim(), "y" | "Y" | "yes") {
+        let advice =
+            "deleting needs a confirmation, and standard input is not a terminal; check with --dry-run, then add --yes";
+        if !confirm("Delete these readings?", advice)? {
             return Err(Failure::Usage("nothing was deleted".into()));
         }
     }
     let deleted = request(false)?;
-    print_as(&args.json, &deleted, |_, out| print_deleted("deleted", &deleted, out))?;
+    args.json.print(&deleted, |_, out| print_deleted("deleted", &deleted, out))?;
     if is_nothing(&deleted) { Err(nothing()) } else { Ok(()) }
 }
 

@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 use wholegrain_api::{AcknowledgeLosses, LossList, ReadingLoss, paths};
 
-use super::output::{JsonOption, print_as};
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::output::JsonOption;
 use crate::output::table::Table;
 
 pub const HELP: &str = "\
@@ -38,21 +38,21 @@ pub fn run(args: &LostArgs, server: &Connection) -> Result<(), Failure> {
         (all, ids) => server.post(paths::LOST).json(&AcknowledgeLosses { ids: ids.to_vec(), all }).slow(),
     };
     let list: LossList = request.send()?.json()?;
-    print_as(&args.json, &list, |style, out| {
+    args.json.print(&list, |style, out| {
         if list.lost.is_empty() {
             return writeln!(out, "no losses are recorded");
         }
-        let mut table = Table::new(&["id", ">readings", "from", "to", "agents", "found"]);
-        for loss in &list.lost {
-            table.row(vec![
-                loss.id.clone(),
-                loss.readings.map_or("unknown".to_owned(), |readings| readings.to_string()),
-                loss.from.to_string(),
-                loss.to.to_string(),
-                agents(loss),
-                loss.found.to_string(),
-            ]);
-        }
+        let table = Table::of(
+            &list.lost,
+            &[
+                ("ID", &|loss| loss.id.clone()),
+                (">READINGS", &|loss| loss.readings.map_or("unknown".to_owned(), |readings| readings.to_string())),
+                ("FROM", &|loss| loss.from.to_string()),
+                ("TO", &|loss| loss.to.to_string()),
+                ("AGENTS", &agents),
+                ("FOUND", &|loss| loss.found.to_string()),
+            ],
+        );
         table.write(style, out)
     })
 }

@@ -4,14 +4,13 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use wholegrain_api::{MaintenanceKind, MaintenanceResult, MaintenanceStatus};
 
-use super::output::{JsonOption, print_as, progress_bar};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::output::Output;
 use crate::output::style::Style;
+use crate::output::{JsonOption, Output};
+use crate::progress::with_byte_bar;
 
 /// The interval of requests for the progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(300);
@@ -65,7 +64,7 @@ pub fn run(kind: MaintenanceKind, dry_run: bool, args: &MaintenanceArgs, server:
     if !args.status && !args.stop && !args.no_wait {
         status = wait(status, server)?;
     }
-    print_as(&args.json, &status, |style, out| print_status(&status, style, out))?;
+    args.json.print(&status, |style, out| print_status(&status, style, out))?;
     let name = kind.name();
     if let Some(error) = &status.error {
         return Err(Failure::Failed(format!("{name} failed: {error}")));
@@ -88,17 +87,14 @@ pub fn run(kind: MaintenanceKind, dry_run: bool, args: &MaintenanceArgs, server:
 
 /// Waits for the end of a task, with a progress bar on a terminal.
 fn wait(mut status: MaintenanceStatus, server: &Connection) -> Result<MaintenanceStatus, Failure> {
-    let bar = progress_bar();
-    while status.running {
-        std::thread::sleep(PROGRESS_EVERY);
-        status = server.get(status.kind.path()).send()?.json()?;
-        if let Some(bar) = &bar {
-            bar.set_length(status.total);
-            bar.set_position(status.done);
+    with_byte_bar(|progress| {
+        while status.running {
+            std::thread::sleep(PROGRESS_EVERY);
+            status = server.get(status.kind.path()).send()?.json()?;
+            progress(status.done, status.total);
         }
-    }
-    bar.iter().for_each(ProgressBar::finish_and_clear);
-    Ok(status)
+        Ok(status)
+    })
 }
 
 fn print_status(status: &MaintenanceStatus, style: Style, out: &mut Output) -> io::Result<()> {

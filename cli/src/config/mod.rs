@@ -1,4 +1,4 @@
-//! `wholegrain config`: settings of the running server, and the maintenance of its store. A file for each subcommand.
+//! `wholegrain config`: settings of the running server, and maintenance of its store. One file for each subcommand.
 
 use std::path::Path;
 
@@ -11,16 +11,21 @@ mod data;
 mod delete;
 mod lost;
 mod maintenance;
-mod output;
 mod retention;
 mod sensor;
 mod stats;
 mod virtuals;
 
-pub use output::progress_bar;
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain config sensor set '/lrz/**/power' --unit W
+  wholegrain config virtual list
+  wholegrain config retention list
+  wholegrain config stats";
 
 /// Set properties of sensors, define virtual sensors, and maintain stored readings
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ConfigArgs {
     #[command(subcommand)]
     command: ConfigCommand,

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use wholegrain_api::{DeletedReadings, RetentionList, SetRetention, paths};
 
 use super::delete::print_deleted;
-use super::output::{JsonOption, print_as};
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::output::JsonOption;
 use crate::output::table::Table;
 
 pub const HELP: &str = "\
@@ -39,6 +39,7 @@ Examples:
   wholegrain config retention set '/lrz/**' forever")]
     Set {
         /// The pattern of the sensors
+        #[arg(value_name = "PATTERN")]
         pattern: String,
         /// How long readings are kept, such as 30d, or forever
         keep: String,
@@ -69,14 +70,14 @@ pub fn run(args: &RetentionArgs, server: &Connection) -> Result<(), Failure> {
             let request = server.put(paths::RETENTION).query("try", u8::from(*dry_run)).json(&body).slow();
             if *dry_run {
                 let dropped: DeletedReadings = request.send()?.json()?;
-                return print_as(json, &dropped, |_, out| print_deleted("would be dropped", &dropped, out));
+                return json.print(&dropped, |_, out| print_deleted("would be dropped", &dropped, out));
             }
             (request, json)
         }
         RetentionCommand::Unset { pattern, json } => (server.delete(paths::RETENTION).query("pattern", pattern), json),
     };
     let list: RetentionList = request.find()?.json()?;
-    let mut table = Table::new(&["pattern", "readings", "windows", "source"]);
+    let mut table = Table::new(&["PATTERN", "READINGS", "WINDOWS", "SOURCE"]);
     for rule in &list.rules {
         let tiers: Vec<String> = rule.tiers.iter().map(|(tier, age)| format!("{tier}: {age}")).collect();
         let source = match (&rule.who, rule.at) {
@@ -86,7 +87,7 @@ pub fn run(args: &RetentionArgs, server: &Connection) -> Result<(), Failure> {
         table.row(vec![rule.pattern.clone(), rule.keep.clone(), tiers.join(", "), source]);
     }
     table.row(vec!["(others)".into(), list.default.clone(), String::new(), "server.toml".into()]);
-    print_as(json, &list, |style, out| table.write(style, out))
+    json.print(&list, |style, out| table.write(style, out))
 }
 
 fn ages(tiers: &[String]) -> Result<BTreeMap<String, String>, Failure> {

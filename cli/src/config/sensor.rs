@@ -3,26 +3,27 @@
 mod import;
 mod show;
 
+use std::io::Write;
 use std::path::Path;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use wholegrain_api::{SetProperties, SetPropertiesOf, SetPropertiesResult, UnsetPropertiesResult, paths};
 use wholegrain_model::{Interval, Kind, Pattern, Unit};
 
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::notation::{LENGTHS, PATTERNS};
+use crate::failure::Failure;
+use crate::output::print;
 
 /// The retention of readings that are never dropped.
 const FOREVER: &str = "forever";
 
-const NOTES: &str = "\
+const HELP: &str = "\
 Properties apply to all sensors that match the pattern, also to later ones, and to all their readings, also past ones: \
 readings are stored raw, and unit and scale are applied when they are read. If several patterns match a sensor, the latest setting counts, \
-property by property. Units are UCUM codes: W, kW.h, By, MiBy/s, Cel, %, 1; see docs/units.md.";
+property by property. Units are UCUM codes: W, kW.h, By, MiBy/s, Cel, %, 1; see docs/units.md.
 
-const EXAMPLES: &str = "\
 Examples:
   wholegrain config sensor set '/lrz/**/power' --unit W
   wholegrain config sensor set '/lrz/**/inlet' --unit Cel --scale 0.001 --description 'Inlet temperature'
@@ -35,7 +36,7 @@ Examples:
 
 /// Units, scales, kinds, descriptions, intervals and times-to-live of sensors
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{NOTES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = HELP)]
 pub struct SensorArgs {
     #[command(subcommand)]
     command: SensorCommand,
@@ -45,58 +46,56 @@ pub struct SensorArgs {
 
 #[derive(Subcommand)]
 enum SensorCommand {
-    /// Set properties of the sensors that a pattern chooses
+    /// Set properties of the sensors that match a pattern
     Set(Box<SetArgs>),
-    /// Take back what was set with a pattern: all of it, or the properties named
+    /// Remove the settings of a pattern: all, or the named properties
     Unset(UnsetArgs),
-    /// The properties that hold, and where each comes from
+    /// Show the properties of sensors and the origin of each property
     Show(show::ShowPropertiesArgs),
-    /// What is set, in the order in which it counts: the later before the earlier
+    /// List the settings in their order of precedence: later before earlier
     List(show::ListSettingsArgs),
-    /// What was ever set and taken back
+    /// List all settings and removals
     History(show::HistoryArgs),
     /// Set properties from a CSV file with a head: sensor (or pattern), unit, scale, kind, description, interval, ttl
     Import(import::ImportArgs),
 }
 
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{LENGTHS}\n\n{NOTES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = HELP)]
 struct SetArgs {
     /// The pattern of the sensors
     #[arg(value_name = "PATTERN")]
     pattern: Pattern,
-    /// The unit of their values, a UCUM code such as W, Cel, By/s
+    /// The unit of the scaled values, a UCUM code such as W, Cel, By/s
     #[arg(long, value_name = "UNIT")]
     unit: Option<Unit>,
-    /// What raw values are multiplied with to be in that unit
+    /// The factor from raw values to values in this unit
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     scale: Option<f64>,
-    /// Whether values rise and fall, or only rise
-    #[arg(long, value_enum)]
-    kind: Option<KindName>,
+    /// The kind: values of a gauge rise and fall, values of a counter only rise
+    #[arg(long, value_parser = PossibleValuesParser::new(["gauge", "counter"]).try_map(|name| name.parse::<Kind>()))]
+    kind: Option<Kind>,
     /// A description of the sensors
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
-    /// How far apart their readings are, such as 15min: up to three times as far nothing is missing between two (docs/sums.md)
+    /// The interval of the readings, such as 15min; the maximum gap is three times as long (docs/sums.md)
     #[arg(long, value_name = "LENGTH")]
     interval: Option<Interval>,
-    /// How long their readings are kept, such as 30d; or forever
+    /// How long the readings are kept, such as 30d; or forever
     #[arg(long, value_name = "LENGTH", value_parser = ttl)]
     ttl: Option<String>,
-    /// Change nothing; say how many sensors it would concern
-    #[arg(long = "try")]
-    dry: bool,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum KindName {
-    Gauge,
-    Counter,
+    /// Change nothing; print the number of sensors that match
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  wholegrain config sensor unset '/lrz/**/inlet'
+  wholegrain config sensor unset '/lrz/**/inlet' --scale")]
 struct UnsetArgs {
-    /// The pattern as it was given when they were set
+    /// The pattern of the settings
     #[arg(value_name = "PATTERN")]
     pattern: Pattern,
     /// Remove only the unit
@@ -114,7 +113,7 @@ struct UnsetArgs {
     /// Remove only the interval
     #[arg(long)]
     interval: bool,
-    /// Only how long readings are kept
+    /// Remove only the time-to-live
     #[arg(long)]
     ttl: bool,
 }
@@ -143,17 +142,13 @@ impl SetArgs {
         if let Some(scale) = self.scale.filter(|scale| !scale.is_finite() || *scale == 0.0) {
             return Err(Failure::Usage(format!("--scale {scale}: expected a finite number other than 0")));
         }
-        let kind = self.kind.map(|kind| match kind {
-            KindName::Gauge => Kind::Gauge,
-            KindName::Counter => Kind::Counter,
-        });
         let pattern = self.pattern.as_str().to_owned();
         let nothing = SetPropertiesOf { pattern: pattern.clone(), ..SetPropertiesOf::default() };
         let setting = SetPropertiesOf {
             pattern,
             unit: self.unit.as_ref().map(|unit| unit.code().to_owned()),
             scale: self.scale,
-            kind,
+            kind: self.kind,
             description: self.description.clone(),
             interval: self.interval.map(|interval| interval.to_string()),
             ttl: self.ttl.clone(),
@@ -171,15 +166,15 @@ impl SetArgs {
 fn set(args: &SetArgs, client: Option<&Path>) -> Result<(), Failure> {
     let setting = args.setting()?;
     let connection = Connection::open(client)?;
-    let done = send(&connection, vec![setting], args.dry, false)?;
+    let done = send(&connection, vec![setting], args.dry_run, false)?;
     let sensors = done.sensors.and_then(|counts| counts.first().copied()).unwrap_or(0);
-    let would = if args.dry { "it would hold" } else { "set; it holds" };
-    match sensors {
-        0 => println!("{would} for no sensor yet, and for those that come"),
-        1 => println!("{would} for 1 sensor"),
-        more => println!("{would} for {more} sensors"),
-    }
-    Ok(())
+    let applies = if args.dry_run { "would apply" } else { "set; applies" };
+    let text = match sensors {
+        0 => format!("{applies} to no sensor yet, and to later sensors that match"),
+        1 => format!("{applies} to 1 sensor"),
+        more => format!("{applies} to {more} sensors"),
+    };
+    print(|_, out| writeln!(out, "{text}"))
 }
 
 /// Sends settings to the server.
@@ -202,16 +197,16 @@ fn unset(args: &UnsetArgs, client: Option<&Path>) -> Result<(), Failure> {
         ("interval", args.interval),
         ("ttl", args.ttl),
     ];
-    let mut wanted: Vec<Option<&str>> = flags.iter().filter(|(_, named)| *named).map(|(name, _)| Some(*name)).collect();
-    if wanted.is_empty() {
-        wanted.push(None);
+    let mut properties: Vec<Option<&str>> =
+        flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| Some(*name)).collect();
+    if properties.is_empty() {
+        properties.push(None);
     }
     let connection = Connection::open(client)?;
     let mut count = 0;
-    for property in wanted {
+    for property in properties {
         let request = connection.delete(paths::PROPERTIES).query("pattern", &args.pattern);
-        let request = property.iter().fold(request, |request, property| request.query("property", property));
-        count += request.send()?.json::<UnsetPropertiesResult>()?.unset;
+        count += request.each("property", property).send()?.json::<UnsetPropertiesResult>()?.unset;
     }
     if count == 0 {
         return Err(Failure::NothingMatched(format!(
@@ -219,6 +214,5 @@ fn unset(args: &UnsetArgs, client: Option<&Path>) -> Result<(), Failure> {
             args.pattern
         )));
     }
-    println!("{count} settings removed");
-    Ok(())
+    print(|_, out| writeln!(out, "{count} settings removed"))
 }

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use clap::Args;
-use wholegrain_api::{StoreStatistics, paths};
+use wholegrain_api::{StoreStatistics, SubtreeStatistics, paths};
 
-use super::output::{JsonOption, print_as};
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::output::JsonOption;
 use crate::output::table::Table;
 
 pub const HELP: &str = "\
@@ -28,37 +28,27 @@ pub struct StatsArgs {
 }
 
 pub fn run(args: &StatsArgs, server: &Connection) -> Result<(), Failure> {
-    let request =
-        args.patterns.iter().fold(server.get(paths::STATISTICS), |request, pattern| request.query("pattern", pattern));
-    let statistics: StoreStatistics = request.query("level", args.level).slow().send()?.json()?;
-    let mut table = Table::new(&[
-        "subtree",
-        ">sensors",
-        ">live",
-        ">readings/s",
-        ">readings",
-        ">bytes",
-        ">bytes/reading",
-        "oldest",
-        "newest",
-    ]);
-    for subtree in &statistics.subtrees {
-        let (readings, bytes) = (subtree.readings, subtree.bytes);
-        let (first, last) =
-            subtree.times.map(|(first, last)| (first.to_string(), last.to_string())).unwrap_or_default();
-        table.row(vec![
-            subtree.path.clone(),
-            subtree.sensors.to_string(),
-            subtree.live.to_string(),
-            format!("{:.1}", subtree.per_s),
-            readings.to_string(),
-            bytes.to_string(),
-            if readings > 0 { format!("{:.2}", bytes as f64 / readings as f64) } else { String::new() },
-            first,
-            last,
-        ]);
-    }
-    print_as(&args.json, &statistics, |style, out| {
+    let request = server.get(paths::STATISTICS).each("pattern", &args.patterns).query("level", args.level);
+    let statistics: StoreStatistics = request.slow().send()?.json()?;
+    let per_reading = |subtree: &SubtreeStatistics| match subtree.readings {
+        0 => String::new(),
+        readings => format!("{:.2}", subtree.bytes as f64 / readings as f64),
+    };
+    let table = Table::of(
+        &statistics.subtrees,
+        &[
+            ("SUBTREE", &|subtree| subtree.path.clone()),
+            (">SENSORS", &|subtree| subtree.sensors.to_string()),
+            (">LIVE", &|subtree| subtree.live.to_string()),
+            (">READINGS/S", &|subtree| format!("{:.1}", subtree.per_s)),
+            (">READINGS", &|subtree| subtree.readings.to_string()),
+            (">BYTES", &|subtree| subtree.bytes.to_string()),
+            (">BYTES/READING", &per_reading),
+            ("OLDEST", &|subtree| subtree.times.map(|(first, _)| first.to_string()).unwrap_or_default()),
+            ("NEWEST", &|subtree| subtree.times.map(|(_, last)| last.to_string()).unwrap_or_default()),
+        ],
+    );
+    args.json.print(&statistics, |style, out| {
         table.write(style, out)?;
         let store = &statistics.store;
         writeln!(

@@ -1,7 +1,7 @@
-//! An agent's JSON as people read it: lists as tables, everything else as names and values.
+//! An agent's JSON for people: lists as tables, everything else as names and values.
 //!
-//! Works from the names in the answer, so that a newer agent's additional fields appear too: `…_ns` is a length of time,
-//! `…_bytes` a size, `time` and `…_time` an instant.
+//! The names decide the notation, so that additional fields of a newer agent appear too: `…_ns` is a length of time, `…_bytes` a size, `time`
+//! and `…_time` an instant.
 
 use std::io::{self, Write};
 
@@ -11,11 +11,11 @@ use wholegrain_model::size::ByteSize;
 use wholegrain_model::text::escaped;
 
 use crate::output::style::Style;
-use crate::output::table::width;
+use crate::output::table::{Table, width};
 use crate::output::values;
 
-pub fn answer(answer: &Value, style: Style, out: &mut impl Write) -> io::Result<()> {
-    match answer {
+pub fn write(response: &Value, style: Style, out: &mut impl Write) -> io::Result<()> {
+    match response {
         Value::Object(object) => match only_list(object) {
             Some(rows) => list(rows, style, out),
             None => properties(object, style, out),
@@ -25,22 +25,22 @@ pub fn answer(answer: &Value, style: Style, out: &mut impl Write) -> io::Result<
     }
 }
 
-/// Whether an answer is a list with nothing in it.
-pub fn is_empty(answer: &Value) -> bool {
-    match answer {
+/// Whether a response is an empty list.
+pub fn is_empty(response: &Value) -> bool {
+    match response {
         Value::Object(object) => only_list(object).is_some_and(<[Value]>::is_empty),
         Value::Array(rows) => rows.is_empty(),
         _ => false,
     }
 }
 
-/// The list of an answer such as `{"groups":[…]}`.
+/// The list of a response such as `{"groups":[…]}`.
 fn only_list(object: &Map<String, Value>) -> Option<&[Value]> {
     let (true, Some(Value::Array(rows))) = (object.len() == 1, object.values().next()) else { return None };
     Some(rows)
 }
 
-/// `name  value` for what is single, then each list under its name.
+/// Single values as `name  value`, then each list under its name.
 fn properties(object: &Map<String, Value>, style: Style, out: &mut impl Write) -> io::Result<()> {
     let mut pairs = Vec::new();
     flatten("", object, &mut pairs);
@@ -72,7 +72,7 @@ fn flatten<'a>(prefix: &str, object: &'a Map<String, Value>, pairs: &mut Vec<(St
     }
 }
 
-/// Columns that stand first, in this order; the others follow by name.
+/// The first columns, in this order; the others follow by name.
 const FIRST: &[&str] = &[
     "agent",
     "id",
@@ -97,7 +97,7 @@ const FIRST: &[&str] = &[
     "unit",
     "interval_ns",
 ];
-/// Too wide for a table, or of use to programs only; `--format json` has them.
+/// Columns that are too wide for a table, or only for programs; `--format json` has them.
 const LEFT_OUT: &[&str] = &["description", "topic", "schema", "lag.buckets"];
 
 /// A table with a column for each name that any row has.
@@ -121,27 +121,16 @@ fn list(rows: &[Value], style: Style, out: &mut impl Write) -> io::Result<()> {
     let find = |pairs: &[(String, &Value)], name: &str| {
         pairs.iter().find(|(n, _)| n == name).map_or(String::new(), |(_, value)| cell(name, value))
     };
-    let cells: Vec<Vec<String>> =
-        flat.iter().map(|pairs| columns.iter().map(|name| find(pairs, name)).collect()).collect();
-    let heads: Vec<String> = columns.iter().map(|name| head(name)).collect();
-    let right: Vec<bool> = columns.iter().map(|name| numeric(&flat, name)).collect();
-    let widths: Vec<usize> = (0..columns.len())
-        .map(|i| cells.iter().map(|row| width(&row[i])).chain([width(&heads[i])]).max().unwrap_or(0))
-        .collect();
-    let line = |row: &[String]| {
-        let parts = row.iter().enumerate().map(|(i, cell)| {
-            let blanks = " ".repeat(widths[i].saturating_sub(width(cell)));
-            if right[i] { format!("{blanks}{cell}") } else { format!("{cell}{blanks}") }
-        });
-        parts.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    if heads.iter().any(|head| !head.is_empty()) {
-        writeln!(out, "{}", style.head(&line(&heads)))?;
+    let align = |name: &String| if is_numeric(&flat, name) { ">" } else { "" };
+    let heads: Vec<String> = columns.iter().map(|name| format!("{}{}", align(name), head(name))).collect();
+    let mut table = Table::new(&heads);
+    for pairs in &flat {
+        table.row(columns.iter().map(|name| find(pairs, name)).collect());
     }
-    cells.iter().try_for_each(|row| writeln!(out, "{}", line(row)))
+    table.write(style, out)
 }
 
-fn numeric(rows: &[Vec<(String, &Value)>], name: &str) -> bool {
+fn is_numeric(rows: &[Vec<(String, &Value)>], name: &str) -> bool {
     let mut values =
         rows.iter().flatten().filter(|(n, value)| n == name && !value.is_null()).map(|(_, value)| value).peekable();
     values.peek().is_some() && values.all(|value| value.is_number())
@@ -153,7 +142,7 @@ fn head(name: &str) -> String {
     name.replace(['_', '.'], " ").to_uppercase()
 }
 
-/// A value as its name says it is meant.
+/// A value in the notation that its name decides.
 fn cell(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -164,7 +153,7 @@ fn cell(name: &str, value: &Value) -> String {
         Value::Object(_) => value.to_string(),
         Value::Number(number) => {
             let is =
-                |what: &str| name == what || name.ends_with(&format!("_{what}")) || name.ends_with(&format!(".{what}"));
+                |kind: &str| name == kind || name.ends_with(&format!("_{kind}")) || name.ends_with(&format!(".{kind}"));
             match (number.as_u64(), number.as_i64(), number.as_f64()) {
                 (_, Some(ns), _) if (is("time") || is("time_ns")) && ns > 0 => {
                     wholegrain_model::Timestamp(ns).to_string()
@@ -179,7 +168,7 @@ fn cell(name: &str, value: &Value) -> String {
     }
 }
 
-/// A length of time: exact when it is a round number, else with three digits or so in the unit that fits.
+/// A length of time: exact if this is short, else with one decimal in a suitable unit.
 fn duration(ns: u64) -> String {
     let exact = Interval::from_ns(ns).to_string();
     if exact.len() <= 5 {
@@ -204,7 +193,7 @@ mod tests {
     #[track_caller]
     fn check(value: Value, expected: &str) {
         let mut out = Vec::new();
-        answer(&value, Style::PLAIN, &mut out).unwrap();
+        write(&value, Style::PLAIN, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 

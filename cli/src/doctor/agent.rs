@@ -1,4 +1,4 @@
-//! An agent: its configuration and what that names, the way to its server, and itself, if it runs.
+//! Checks of an agent: its configuration, the files that it names, the connection to its server, its process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +10,14 @@ use wholegrain_transport::client::{Client, ClientConfig};
 use wholegrain_transport::tls::{self, Identity};
 
 use super::certificates::{self, Use};
-use super::{Findings, files, machine};
+use super::findings::Findings;
+use super::{files, machine};
 use crate::socket;
 
 /// How long connecting to the server may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What matters here of an agent.toml; the agent itself checks all of it.
+/// The settings that are checked here; the agent itself checks the whole file.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct AgentFile {
@@ -50,7 +51,7 @@ struct Api {
     tokens_file: Option<PathBuf>,
 }
 
-/// Looks at the agent that `file` configures.
+/// Checks the agent of a configuration.
 pub fn check(findings: &mut Findings, file: &Path) {
     const CHECK: &str = "configuration";
     let text = match std::fs::read_to_string(file) {
@@ -84,7 +85,7 @@ pub fn check(findings: &mut Findings, file: &Path) {
     match &config.mqtt {
         Some(mqtt) => server(findings, mqtt, base, &name),
         None => {
-            findings.warn("connection", "the agent sends nothing: there is no [mqtt]", "add it, with the server's url")
+            findings.warn("connection", "the agent sends nothing: it has no [mqtt]", "add it, with the server's url")
         }
     }
     if let Some(socket) = &config.api.socket {
@@ -92,7 +93,7 @@ pub fn check(findings: &mut Findings, file: &Path) {
     }
 }
 
-/// Asks the agent's program, which knows its configuration. False when that is wrong.
+/// Lets the agent's program check its configuration. Returns false if it is wrong.
 fn checked_by_itself(findings: &mut Findings, file: &Path) -> bool {
     const CHECK: &str = "configuration";
     let beside = std::env::current_exe().ok().map(|this| this.with_file_name("wholegrain-agent"));
@@ -110,7 +111,7 @@ fn checked_by_itself(findings: &mut Findings, file: &Path) -> bool {
         }
         Err(error) => {
             let text = format!("{} cannot be started to check {}: {error}", program.display(), file.display());
-            findings.warn(CHECK, text, "install wholegrain-agent; the rest is checked all the same");
+            findings.warn(CHECK, text, "install wholegrain-agent; the other checks follow");
             true
         }
     }
@@ -143,7 +144,7 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
     };
     let config = ClientConfig {
         url: mqtt.url.clone(),
-        // Another than the agent's own, whose session goes on.
+        // The agent's own session must continue, so this client has another id.
         client_id: format!("{name}-doctor"),
         user: mqtt.user.clone(),
         password,
@@ -152,16 +153,16 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
         ..ClientConfig::default()
     };
     match Client::connect(&config) {
-        Ok(_) => findings.ok(CHECK, format!("{} lets {name} in", mqtt.url)),
+        Ok(_) => findings.ok(CHECK, format!("{} accepts {name}", mqtt.url)),
         Err(error) => findings.fail(
             CHECK,
             format!("{}: {error}", mqtt.url),
-            "is the server running, its name in its certificate, and this agent known to it? its log says more",
+            "does the server run, is its name in its certificate, does it know this agent? its log says more",
         ),
     }
 }
 
-/// What matters here of the agent's status.
+/// The checked part of the agent's status.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Status {
@@ -177,37 +178,37 @@ struct JobLoad {
     descriptors_refused: u64,
 }
 
-/// Warns if the jobs exceed the agent's bounds.
+/// Warns if jobs exceed the bounds of the agent.
 fn of_jobs(findings: &mut Findings, jobs: &JobLoad) {
     let kinds = [
-        (jobs.waiting, "jobs are not read, as others have all sensors or files that jobs may have"),
+        (jobs.waiting, "jobs are not sampled, because other jobs use all sensors or files that jobs may have"),
         (jobs.skipped, "directories of jobs are skipped, because there are too many jobs"),
-        (jobs.directories_skipped, "directories are not searched, because their users have too many"),
-        (jobs.descriptors_refused, "files of jobs were not opened, as jobs hold too many"),
+        (jobs.directories_skipped, "directories are skipped, because their users have too many"),
+        (jobs.descriptors_refused, "files of jobs were not opened, because jobs have too many open files"),
     ];
     for (count, what) in kinds.into_iter().filter(|(count, _)| *count > 0) {
         findings.warn(
             "jobs",
             format!("{count} {what}"),
-            "see whose they are (wholegrain ctl jobs), or raise [jobs.bounds]",
+            "`wholegrain ctl jobs` lists the jobs; raise [jobs.bounds] if necessary",
         );
     }
 }
 
 fn running(findings: &mut Findings, path: &Path) {
     const CHECK: &str = "agent";
-    match socket::ask(path, "GET", "/v1/status", None) {
+    match socket::send(path, "GET", "/v1/status", None) {
         Ok((200, body)) => {
-            findings.ok(CHECK, format!("it runs and answers at {}", path.display()));
+            findings.ok(CHECK, format!("it runs and responds at {}", path.display()));
             let status: Status = serde_json::from_slice(&body).unwrap_or_default();
             of_jobs(findings, &status.jobs);
         }
         Ok((status, _)) => {
-            findings.warn(CHECK, format!("{} answers with status {status}", path.display()), "restart the agent");
+            findings.warn(CHECK, format!("{} responds with status {status}", path.display()), "restart the agent");
         }
         Err(error) => findings.warn(
             CHECK,
-            format!("nobody answers at {}: {error}", path.display()),
+            format!("no response at {}: {error}", path.display()),
             "systemctl start wholegrain-agent, and run this as root",
         ),
     }

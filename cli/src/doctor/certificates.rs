@@ -1,4 +1,4 @@
-//! Certificates: readable, with their key, signed by the authority, not at their end, for the right names.
+//! Checks of certificates: key, authority, validity, names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use rustls::{CertificateError, Error};
 use wholegrain_server::certificates::{CertificateFile, EXPIRY_WARNING_S};
 use wholegrain_transport::tls::{self, Identity};
 
-use super::Findings;
+use super::findings::Findings;
 
 const CHECK: &str = "certificate";
 
-/// What a certificate is for.
+/// The use of a certificate.
 pub enum Use<'a> {
-    /// A server's, reached under this name.
+    /// For the server of this name.
     Server(&'a str),
-    /// An agent's of this name.
+    /// For the agent of this name.
     Agent(&'a str),
 }
 
-/// Looks at a certificate with its key and, if it is known, the authority that others know it by.
+/// Checks a certificate with its key and, if given, the authority that peers trust.
 pub fn check(findings: &mut Findings, cert: &Path, key: &Path, authority: Option<&Path>, purpose: &Use) {
     let certificate = match CertificateFile::read(cert) {
         Ok(certificate) => certificate,
@@ -36,7 +36,7 @@ pub fn check(findings: &mut Findings, cert: &Path, key: &Path, authority: Option
         return findings.fail(
             CHECK,
             error.to_string(),
-            "give certificate and key of one pair, readable by the service's user",
+            "name a certificate and its key, which the service's user can read",
         );
     }
     expiry(findings, &certificate);
@@ -44,7 +44,7 @@ pub fn check(findings: &mut Findings, cert: &Path, key: &Path, authority: Option
         Use::Agent(name) if certificate.common_name.as_deref() != Some(*name) => findings.fail(
             CHECK,
             format!(
-                "{shown} is of {:?}, but the agent is called {name:?}",
+                "{shown} is for {:?}, but the agent's name is {name:?}",
                 certificate.common_name.as_deref().unwrap_or_default()
             ),
             format!("set name in agent.toml, or make a certificate with `wholegrain ca agent {name}`"),
@@ -52,19 +52,15 @@ pub fn check(findings: &mut Findings, cert: &Path, key: &Path, authority: Option
         _ => {}
     }
     if let Some(authority) = authority {
-        let result = match purpose {
-            Use::Server(name) => as_server(cert, authority, name),
-            Use::Agent(_) => as_client(cert, authority),
-        };
-        chain(findings, &certificate, authority, result);
+        report_chain(findings, &certificate, authority, verify(cert, authority, purpose));
     }
 }
 
-/// Looks at an authority's certificate.
+/// Checks the certificate of an authority.
 pub fn check_authority(findings: &mut Findings, file: &Path) {
     match CertificateFile::read(file) {
         Ok(certificate) => expiry(findings, &certificate),
-        Err(error) => findings.fail(CHECK, error, "copy ca.pem from where `wholegrain init` made it"),
+        Err(error) => findings.fail(CHECK, error, "copy ca.pem from the machine of `wholegrain init`"),
     }
 }
 
@@ -76,16 +72,16 @@ fn expiry(findings: &mut Findings, certificate: &CertificateFile) {
         findings.fail(CHECK, text, "set the clock, or wait");
     } else if now > certificate.not_after {
         let text = format!("{shown} has expired {} days ago", -days);
-        findings.fail(CHECK, text, "make a new one; a running server takes it up by itself");
+        findings.fail(CHECK, text, "make a new one; a running server loads it by itself");
     } else if certificate.not_after - now <= EXPIRY_WARNING_S {
         let text = format!("{shown} expires in {days} days");
-        findings.warn(CHECK, text, "make a new one; a running server takes it up by itself");
+        findings.warn(CHECK, text, "make a new one; a running server loads it by itself");
     } else {
-        findings.ok(CHECK, format!("{shown} is good for another {days} days"));
+        findings.ok(CHECK, format!("{shown} is valid for another {days} days"));
     }
 }
 
-fn chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Path, result: Result<(), Error>) {
+fn report_chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Path, result: Result<(), Error>) {
     let (shown, authority) = (certificate.file.display(), authority.display());
     match result {
         Ok(()) => findings.ok(CHECK, format!("{shown} is signed by {authority}")),
@@ -100,8 +96,8 @@ fn chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Pat
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => findings.warn(
             CHECK,
-            format!("{shown} is good for {}, not for the name of this host", certificate.names.join(", ")),
-            "clients that call the server by this host's name refuse it; make one with all names",
+            format!("{shown} is valid for {}, not for the name of this host", certificate.names.join(", ")),
+            "clients that use this host's name refuse it; make one with all names",
         ),
         Err(error) => findings.fail(
             CHECK,
@@ -112,29 +108,30 @@ fn chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Pat
 }
 
 fn roots(authority: &Path) -> Result<Arc<RootCertStore>, Error> {
-    let general = |error: &dyn std::fmt::Display| Error::General(error.to_string());
     let mut roots = RootCertStore::empty();
-    for cert in tls::read_certs("certificate authority", authority).map_err(|error| general(&error))? {
+    for cert in tls::read_certs("certificate authority", authority).map_err(general)? {
         roots.add(cert)?;
     }
     Ok(Arc::new(roots))
 }
 
-fn as_server(cert: &Path, authority: &Path, name: &str) -> Result<(), Error> {
-    let general = |error: &dyn std::fmt::Display| Error::General(error.to_string());
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority)?, tls::provider()).build();
-    let verifier = verifier.map_err(|error| general(&error))?;
-    let chain = tls::read_certs("certificate", cert).map_err(|error| general(&error))?;
-    let name = ServerName::try_from(name.to_owned()).map_err(|error| general(&error))?;
-    let Some((end, rest)) = chain.split_first() else { return Err(Error::General("no certificate".into())) };
-    verifier.verify_server_cert(end, rest, &name, &[], UnixTime::now()).map(drop)
+fn verify(cert: &Path, authority: &Path, purpose: &Use) -> Result<(), Error> {
+    let chain = tls::read_certs("certificate", cert).map_err(general)?;
+    let Some((end, rest)) = chain.split_first() else { return Err(general("no certificate")) };
+    let (roots, now) = (roots(authority)?, UnixTime::now());
+    match purpose {
+        Use::Server(name) => {
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots, tls::provider()).build();
+            let name = ServerName::try_from((*name).to_owned()).map_err(general)?;
+            verifier.map_err(general)?.verify_server_cert(end, rest, &name, &[], now).map(drop)
+        }
+        Use::Agent(_) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, tls::provider()).build();
+            verifier.map_err(general)?.verify_client_cert(end, rest, now).map(drop)
+        }
+    }
 }
 
-fn as_client(cert: &Path, authority: &Path) -> Result<(), Error> {
-    let general = |error: &dyn std::fmt::Display| Error::General(error.to_string());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority)?, tls::provider()).build();
-    let verifier = verifier.map_err(|error| general(&error))?;
-    let chain = tls::read_certs("certificate", cert).map_err(|error| general(&error))?;
-    let Some((end, rest)) = chain.split_first() else { return Err(Error::General("no certificate".into())) };
-    verifier.verify_client_cert(end, rest, UnixTime::now()).map(drop)
+fn general(error: impl std::fmt::Display) -> Error {
+    Error::General(error.to_string())
 }

@@ -1,14 +1,14 @@
-//! Files with secrets: there, readable, and nobody else's.
+//! Checks of files and directories: they exist, can be read, and are closed to others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::Findings;
+use super::findings::Findings;
 
 const CHECK: &str = "permissions";
 
-/// Looks at a file that holds a secret.
+/// Checks a file with a secret.
 pub fn secret(findings: &mut Findings, what: &str, path: &Path) {
     let shown = path.display();
     let mode = match fs::metadata(path) {
@@ -18,7 +18,7 @@ pub fn secret(findings: &mut Findings, what: &str, path: &Path) {
         }
     };
     if mode & 0o007 != 0 {
-        let text = format!("{what} {shown} has the mode {mode:04o}: everybody on this machine may use it");
+        let text = format!("{what} {shown} has the mode {mode:04o}: everybody on this machine can read or change it");
         return findings.fail(
             CHECK,
             text,
@@ -30,26 +30,27 @@ pub fn secret(findings: &mut Findings, what: &str, path: &Path) {
         return findings.fail(CHECK, format!("{what} {shown}: {error}"), advice);
     }
     if mode & 0o020 != 0 {
-        let text = format!("{what} {shown} has the mode {mode:04o}: its group may change it");
+        let text = format!("{what} {shown} has the mode {mode:04o}: its group can change it");
         return findings.warn(CHECK, text, format!("chmod g-w {shown}"));
     }
     findings.ok(CHECK, format!("{what} {shown} is private, mode {mode:04o}"));
 }
 
-/// Looks at a directory that holds readings: others than its owner and group may not look into it.
+/// Checks a directory with readings: only its owner and group may read it.
 pub fn closed(findings: &mut Findings, what: &str, path: &Path) {
     let Ok(meta) = fs::metadata(path) else { return };
     let (shown, mode) = (path.display(), meta.permissions().mode() & 0o7777);
     if mode & 0o007 != 0 {
-        let text = format!("{what} {shown} has the mode {mode:04o}: everybody on this machine may read what is stored");
+        let text =
+            format!("{what} {shown} has the mode {mode:04o}: everybody on this machine can read the stored data");
         return findings.fail(
             CHECK,
             text,
-            format!("chmod o= {shown}; a server that owns it does that at its next start"),
+            format!("chmod o= {shown}; a server that owns it does so at its next start"),
         );
     }
     if mode & 0o020 != 0 {
-        let text = format!("{what} {shown} has the mode {mode:04o}: its group may change what is stored");
+        let text = format!("{what} {shown} has the mode {mode:04o}: its group can change the stored data");
         return findings.warn(CHECK, text, format!("chmod g-w {shown}"));
     }
     findings.ok(CHECK, format!("{what} {shown} is closed to others, mode {mode:04o}"));

@@ -1,4 +1,4 @@
-//! The machine: clock, disk, ports, limits.
+//! Checks of the machine: clock, disk, ports, limits.
 
 use std::ffi::CString;
 use std::fs;
@@ -8,27 +8,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::Findings;
+use super::findings::Findings;
 
-/// A clock before this is not set: 2026-01-01.
+/// A clock that shows an earlier time is not set: 2026-01-01.
 const TIME_MIN_S: u64 = 1_767_225_600;
-/// Free bytes under which the server calls itself unhealthy, and under which it is time to do something.
+/// Below the first number of free bytes the server is unhealthy; below the second the check warns.
 const FREE_BYTES: (u64, u64) = (16 << 20, 2 << 30);
-/// An inode in so many that is free is few.
+/// The check warns if less than one in this number of inodes is free.
 const FREE_INODES_SHARE: u64 = 100;
-/// A sync that takes longer makes every acknowledgement wait noticeably.
+/// The check warns of a longer sync, because every acknowledgement waits for one.
 const SYNC_TIME_MAX: Duration = Duration::from_millis(200);
-/// What is written to see whether the disk takes it, in bytes.
+/// The size of the file that is written and synced, in bytes.
 const SYNC_BYTES: usize = 4096;
-/// Files that a server has open beside its connections.
+/// The number of files that a server opens besides its connections.
 pub const OTHER_FILES: u64 = 1024;
 
-/// Whether the clock is set and kept.
+/// Checks whether the clock is set and synchronised.
 pub fn clock(findings: &mut Findings) {
     const CHECK: &str = "clock";
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     if now < TIME_MIN_S {
-        let text = format!("it is {now} s after 1970, before this program was written");
+        let text = format!("the clock shows {now} s after 1970, before this program was written");
         return findings.fail(CHECK, text, "set the clock: timestamps and certificates depend on it");
     }
     // SAFETY: an all-zero timex only asks (`modes` is 0) and is a valid value of the type.
@@ -41,35 +41,36 @@ pub fn clock(findings: &mut Findings) {
 fn synchronised(findings: &mut Findings, unsynchronised: bool, error_us: i64) {
     const CHECK: &str = "clock";
     if unsynchronised {
-        let advice = "start chrony or systemd-timesyncd; in a container or virtual machine the host may keep the clock";
-        findings.warn(CHECK, "the kernel says that nothing keeps the clock synchronised", advice);
+        let advice =
+            "start chrony or systemd-timesyncd; in a container or virtual machine the host may synchronise the clock";
+        findings.warn(CHECK, "the kernel reports that the clock is not synchronised", advice);
     } else {
         findings.ok(CHECK, format!("synchronised, at most {} ms off", error_us / 1000));
     }
 }
 
-/// How far the clock is from another's, seconds; positive when ours is ahead.
+/// Checks the difference to the server's clock in seconds; positive if ours is ahead.
 pub fn skew(findings: &mut Findings, seconds: i64) {
     const CHECK: &str = "clock";
     match seconds.unsigned_abs() {
         // The server sends its time in whole seconds.
-        0..=2 => findings.ok(CHECK, "the same as the server's, to two seconds"),
+        0..=2 => findings.ok(CHECK, "at most two seconds from the server's"),
         3..=60 => findings.warn(CHECK, format!("{seconds} s from the server's"), "synchronise both clocks"),
         _ => findings.fail(CHECK, format!("{seconds} s from the server's"), "synchronise both clocks"),
     }
 }
 
-/// Whether a folder's disk has room and takes what is written.
+/// Checks whether a directory's disk has space and can be written.
 pub fn disk(findings: &mut Findings, what: &str, dir: &Path) {
     const CHECK: &str = "disk";
     let shown = dir.display();
     let space = match space(dir) {
         Ok(space) => space,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let advice = "it is made at the first start, if the service's user may; or make it";
-            return findings.warn(CHECK, format!("{what} {shown} is not there yet"), advice);
+            let advice = "the first start makes it, if the service's user may; or make it yourself";
+            return findings.warn(CHECK, format!("{what} {shown} does not exist yet"), advice);
         }
-        Err(error) => return findings.fail(CHECK, format!("{what} {shown}: {error}"), "name another folder"),
+        Err(error) => return findings.fail(CHECK, format!("{what} {shown}: {error}"), "name another directory"),
     };
     let mib = space.free_bytes >> 20;
     if space.free_bytes < FREE_BYTES.0 {
@@ -131,7 +132,7 @@ fn synced(dir: &Path) -> io::Result<Duration> {
     written.map(|()| took)
 }
 
-/// Whether an address can be listened on, or is by the server itself.
+/// Checks whether an address is free, or is used by the server itself.
 pub fn port(findings: &mut Findings, setting: &str, address: &str, ours: bool) {
     const CHECK: &str = "port";
     let bound = address.to_socket_addrs().and_then(|addresses| {
@@ -142,53 +143,53 @@ pub fn port(findings: &mut Findings, setting: &str, address: &str, ours: bool) {
         Ok(_) if ours => findings.warn(
             CHECK,
             format!("{setting} {address} is free, though the server runs"),
-            "it was changed since the start, or another server uses the data; restart it",
+            "the setting changed since the start, or another server uses the data; restart the server",
         ),
         Ok(_) => findings.ok(CHECK, format!("{setting} {address} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && ours => {
-            findings.ok(CHECK, format!("{setting} {address} is taken, and the server runs"));
+            findings.ok(CHECK, format!("{setting} {address} is used by the running server"));
         }
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            let advice = "`ss -ltnp` says by whom; stop that, or choose another port";
+            let advice = "`ss -ltnp` shows the program; stop it, or choose another port";
             findings.fail(CHECK, format!("{setting} {address} is taken by another program"), advice);
         }
         Err(error) => findings.fail(
             CHECK,
             format!("{setting} {address} cannot be listened on: {error}"),
-            "write an address of this host, or \"[::]\" for all; ports under 1024 are root's",
+            "write an address of this host, or \"[::]\" for all; only root can listen on ports below 1024",
         ),
     }
 }
 
-/// Whether enough files may be open: of the running server, or else of what this user starts.
+/// Checks the limit of open files of the running server, else of programs that this user starts.
 pub fn open_files(findings: &mut Findings, connections_max: usize, pid: Option<u32>) {
     const CHECK: &str = "limits";
-    let of = pid.map_or("self".to_owned(), |pid| pid.to_string());
-    let limits = fs::read_to_string(format!("/proc/{of}/limits")).unwrap_or_default();
+    let process = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap_or_default();
     // The server raises the soft limit to the hard one.
     let Some(hard) = line.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok()) else { return };
-    let wanted = connections_max as u64 + OTHER_FILES;
-    if hard < wanted {
+    let needed = connections_max as u64 + OTHER_FILES;
+    if hard < needed {
         findings.warn(
             CHECK,
-            format!("{hard} files may be open; {connections_max} connections and the store need {wanted}"),
+            format!("{hard} files may be open; {connections_max} connections and the store need {needed}"),
             "raise LimitNOFILE of the unit (ulimit -Hn), or lower connections_max",
         );
     } else {
-        findings.ok(CHECK, format!("{hard} files may be open, {wanted} are needed at most"));
+        findings.ok(CHECK, format!("{hard} files may be open, at most {needed} are needed"));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Findings, Level};
+    use super::super::findings::Level;
     use super::*;
 
     fn levels(check: impl FnOnce(&mut Findings)) -> Vec<Level> {
         let mut findings = Findings::default();
         check(&mut findings);
-        findings.0.iter().map(|finding| finding.level).collect()
+        findings.levels().collect()
     }
 
     #[test]

@@ -1,23 +1,25 @@
-//! A server: its configuration and what that names, and itself, if it runs.
+//! Checks of a server: its configuration, the files that it names, its process.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::SystemTime;
 
 use wholegrain_api::paths;
 use wholegrain_server::ServerConfig;
 use wholegrain_server::loss_records;
 
 use super::certificates::{self, Use};
-use super::{Findings, files, machine};
+use super::findings::Findings;
+use super::{files, machine};
 use crate::client_file::ClientConfig;
 use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::output::values::now;
 
 /// The most losses that are listed.
 const LOST_SHOWN_MAX: usize = 10;
 
-/// Looks at the server that `file` configures.
+/// Checks the server of a configuration.
 pub fn check(findings: &mut Findings, file: &Path, client: Option<&Path>) {
     let config = match ServerConfig::load(file) {
         Ok(config) => config,
@@ -43,7 +45,7 @@ pub fn check(findings: &mut Findings, file: &Path, client: Option<&Path>) {
         }
     }
     if config.mqtt.listen.as_ref().is_some_and(|address| !is_loopback(address)) {
-        let text = "mqtt.listen takes passwords and readings without TLS from other machines";
+        let text = "mqtt.listen accepts passwords and readings without TLS from other machines";
         findings.warn("configuration", text, "use tls_listen, or listen on 127.0.0.1 only");
     }
     connection(findings, client, pid.is_some());
@@ -80,7 +82,7 @@ fn secrets(findings: &mut Findings, config: &ServerConfig) {
     }
 }
 
-/// The folder of the data, its disk, and the process that holds it.
+/// Checks the data directory and its disk. Returns the process that uses it; 0 if its number is unknown.
 fn data(findings: &mut Findings, config: &ServerConfig) -> Option<u32> {
     machine::disk(findings, "data", &config.data);
     lost(findings, config);
@@ -100,12 +102,12 @@ fn data(findings: &mut Findings, config: &ServerConfig) -> Option<u32> {
     pid.or(Some(0))
 }
 
-/// What the journal has lost and nobody has acknowledged.
+/// Reports losses of the journal that nobody has acknowledged.
 fn lost(findings: &mut Findings, config: &ServerConfig) {
     match loss_records(&config.store.dir) {
         Ok(lost) => {
             for lost in lost.iter().take(LOST_SHOWN_MAX) {
-                let advice = "find out what damages the disk, then `wholegrain config lost --acknowledge ID`";
+                let advice = "find the cause of the damage, then `wholegrain config lost --acknowledge ID`";
                 findings.fail("data", format!("{}: {}", lost.id, lost.sentence()), advice);
             }
         }
@@ -120,7 +122,11 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
     match ClientConfig::find(client) {
         Ok(Some(_)) => {}
         Ok(None) => {
-            return findings.warn(CHECK, "no client.toml says how to reach the server", "name one with --client FILE");
+            return findings.warn(
+                CHECK,
+                "found no client.toml with the server's address",
+                "name one with --client FILE",
+            );
         }
         Err(failure) => return findings.fail(CHECK, text(&failure), "change that line"),
     }
@@ -129,11 +135,9 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
         Err(failure) => return findings.fail(CHECK, text(&failure), "see above"),
     };
     match connection.get(paths::HEALTHZ).send() {
-        Ok(answer) => {
-            let now =
-                SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-            if let Some(theirs) = answer.date_s {
-                machine::skew(findings, now - theirs);
+        Ok(response) => {
+            if let Some(date_s) = response.date_s {
+                machine::skew(findings, now().0 / 1_000_000_000 - date_s);
             }
         }
         Err(failure) if runs => {
@@ -148,7 +152,7 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
         }
     }
     match connection.get(paths::SENSORS).query("pattern", "/doctor-matches-nothing").send() {
-        Ok(_) => findings.ok(CHECK, format!("{} answers and takes the token", connection.url())),
+        Ok(_) => findings.ok(CHECK, format!("{} responds and accepts the token", connection.url())),
         Err(failure) => {
             findings.fail(
                 CHECK,
@@ -159,6 +163,6 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
     }
 }
 
-fn text(failure: &crate::failure::Failure) -> String {
+fn text(failure: &Failure) -> String {
     failure.report().1.unwrap_or_default().to_owned()
 }

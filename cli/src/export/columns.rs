@@ -1,6 +1,6 @@
-//! Files with a row for each reading: CSV, Parquet, Arrow IPC; and what all files have in common.
+//! The writers of the files, and the columns of files with a row for each reading.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,65 +11,43 @@ use arrow_array::{
 };
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use clap::ValueEnum;
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::ExportFormat;
 use super::pivot::Pivot;
+use super::rows::{ExportRows, PROPERTIES_KEY, Properties, VALUE_INT};
 use super::select::Selection;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::output::readings::{ParquetRows, value_exact};
-use crate::output::{Output, values};
 
-/// Key of a file's metadata with the properties of its sensors, as JSON: path to unit and kind.
-pub const PROPERTIES_KEY: &str = "wholegrain.sensors";
-/// The column with integers exactly, where a file has floats too.
-pub const VALUE_INT: &str = "value_int";
-/// Unit and kind by path.
-pub type Properties = BTreeMap<String, (String, String)>;
-
-/// Readings, sorted by sensor and time.
-#[derive(Debug, Default)]
-pub struct ExportRows {
-    pub sensors: Vec<usize>,
-    pub times: Vec<i64>,
-    pub values: Vec<Option<Value>>,
+/// The format of the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// CSV with one line per reading: sensor,time,value,unit
+    Csv,
+    /// CSV with one column per sensor
+    CsvWide,
+    Parquet,
+    /// An Arrow IPC file
+    Arrow,
+    /// CSV of LDMS's store_csv: one line per sample of a producer
+    Ldms,
 }
 
-impl ExportRows {
-    pub fn push(&mut self, sensor: usize, time: i64, value: Option<Value>) {
-        self.sensors.push(sensor);
-        self.times.push(time);
-        self.values.push(value);
-    }
-
-    pub fn len(&self) -> usize {
-        self.times.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.times.is_empty()
-    }
-
-    /// The same in pieces of so many rows.
-    pub fn pieces(&self, rows: usize) -> impl Iterator<Item = ExportRows> + '_ {
-        (0..self.len()).step_by(rows.max(1)).map(move |start| {
-            let range = start..self.len().min(start + rows.max(1));
-            ExportRows {
-                sensors: self.sensors[range.clone()].to_vec(),
-                times: self.times[range.clone()].to_vec(),
-                values: self.values[range].to_vec(),
-            }
-        })
-    }
-
-    /// The last sensor and its time.
-    pub fn last(&self) -> Option<(usize, i64)> {
-        Some((*self.sensors.last()?, *self.times.last()?))
+impl ExportFormat {
+    /// The extension of the files.
+    pub fn ending(self) -> &'static str {
+        match self {
+            ExportFormat::Csv | ExportFormat::CsvWide | ExportFormat::Ldms => "csv",
+            ExportFormat::Parquet => "parquet",
+            ExportFormat::Arrow => "arrow",
+        }
     }
 }
 
-/// Counts what is written to a file.
+/// Counts the bytes that are written to a file.
 pub struct ByteCounter {
     output: Output,
     bytes: Arc<AtomicU64>,
@@ -93,7 +71,7 @@ enum FileWriterKind {
     Arrow(Box<FileWriter<ByteCounter>>, Tables),
 }
 
-/// A file on its way.
+/// A file that is being written.
 pub struct Writer {
     name: String,
     kind: FileWriterKind,
@@ -130,7 +108,7 @@ impl Writer {
         Ok(Self { name, kind, bytes })
     }
 
-    /// Bytes written until now.
+    /// The number of bytes written.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -155,7 +133,7 @@ impl Writer {
         }
     }
 
-    /// Puts the file into its place; its bytes.
+    /// Finishes the file, which then has its final name. Returns its size in bytes.
     pub fn finish(self) -> Result<u64, Failure> {
         let Self { name, kind, bytes } = self;
         let counted = match kind {
@@ -187,7 +165,7 @@ fn csv(rows: &ExportRows, selection: &Selection, out: &mut impl Write) -> io::Re
 struct Tables {
     schema: SchemaRef,
     names: ArrayRef,
-    /// Whether there are integers, and floats.
+    /// Whether sensors have integers, and whether sensors have floats.
     has: (bool, bool),
 }
 
@@ -204,7 +182,7 @@ impl Tables {
             fields.push(Field::new(VALUE_INT, DataType::Int64, true));
         }
         let of = |sensor: &wholegrain_api::Sensor<'_>| {
-            (sensor.path.to_string(), (sensor.unit.to_string(), values::kind(sensor.kind).to_owned()))
+            (sensor.path.to_string(), (sensor.unit.to_string(), sensor.kind.name().to_owned()))
         };
         let properties: Properties = selection.sensors.iter().map(of).collect();
         let properties = serde_json::to_string(&properties).unwrap_or_default();

@@ -5,6 +5,7 @@
 
 mod columns;
 mod pivot;
+mod rows;
 mod select;
 
 use std::io::Write;
@@ -18,19 +19,20 @@ use wholegrain_server::path_owners::check_above_as_root;
 
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::notation::{PATTERNS, TIMES};
+use crate::failure::Failure;
+use crate::job_arguments::JobOption;
 use crate::output::Output;
-use crate::output::style;
 use crate::output::values;
-use crate::progress::Progress;
+use crate::progress::QueryProgress;
 use crate::range::range;
-use crate::socket::encoded;
-use columns::{ExportRows, Writer};
+use crate::remarks::Remarks;
+use crate::sensors;
+use columns::{ExportFormat, Writer};
 use pivot::Pivot;
+use rows::ExportRows;
 use select::Selection;
 
-pub use columns::{PROPERTIES_KEY, Properties, VALUE_INT};
+pub use rows::{PROPERTIES_KEY, Properties, VALUE_INT};
 
 /// A day and an hour, in ns.
 const DAY_NS: i64 = 86_400_000_000_000;
@@ -52,30 +54,6 @@ In csv-wide and ldms an empty cell is a time without a reading of the column, an
 Parquet and Arrow files have the columns sensor, time and value. If both integers and floats are exported, the column value_int has the
 exact integers.";
 
-/// The format of the files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ExportFormat {
-    /// CSV with one line per reading: sensor,time,value,unit
-    Csv,
-    /// CSV with one column per sensor
-    CsvWide,
-    Parquet,
-    /// An Arrow IPC file
-    Arrow,
-    /// CSV of LDMS's store_csv: one line per sample of a producer
-    Ldms,
-}
-
-impl ExportFormat {
-    fn ending(self) -> &'static str {
-        match self {
-            ExportFormat::Csv | ExportFormat::CsvWide | ExportFormat::Ldms => "csv",
-            ExportFormat::Parquet => "parquet",
-            ExportFormat::Arrow => "arrow",
-        }
-    }
-}
-
 /// The range of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Split {
@@ -87,7 +65,7 @@ enum Split {
 
 /// Export readings of a range, or of a whole job, to files
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{TIMES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct ExportArgs {
     /// Patterns of the sensors [default with --job: all sensors of the job]
     #[arg(value_name = "PATTERN", required_unless_present = "job")]
@@ -98,12 +76,8 @@ pub struct ExportArgs {
     /// End of the range, excluded [default: now; with --job its end]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<String>,
-    /// Only readings of this job; its records are written to a JSON file beside
-    #[arg(long, value_name = "ID")]
-    job: Option<String>,
-    /// Select one of several jobs with this id: the newest that began by this time
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "job")]
-    at: Option<String>,
+    #[command(flatten)]
+    job: JobOption,
     /// The format of the files [default: by the extension parquet or arrow, else csv]
     #[arg(long, short, value_enum)]
     format: Option<ExportFormat>,
@@ -125,19 +99,16 @@ pub struct ExportArgs {
 
 pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
-    let of_job = args.of_job();
-    let job = args.job.as_deref().map(|id| job(&connection, id, &of_job)).transpose()?;
+    let job: Option<JobDetails> = args.job.fetch(&connection, paths::JOB)?;
     let (from, to) = args.range(job.as_ref())?;
-    let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];
-    let patterns = if args.patterns.is_empty() { &all[..] } else { &args.patterns };
-    let selection = Selection::make(&connection, patterns, of_job)?;
+    let selection = Selection::make(&connection, &sensors::or_all(&args.patterns)?, args.job.parameters()?)?;
     let is_dir = args.output.is_dir() || args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
     if !is_dir && (args.split.is_some() || args.split_bytes.is_some()) {
         return Err(Failure::Usage("--split makes several files; name a directory with --output DIR/".into()));
     }
     let files = files(args, is_dir, (from, to))?;
     if is_dir {
-        check_above_as_root(&args.output).map_err(Failure::Failed)?;
+        check_above_as_root(&args.output).map_err(Failure::Usage)?;
         std::fs::create_dir_all(&args.output)
             .map_err(|error| Failure::Failed(format!("cannot make {}: {error}", args.output.display())))?;
     }
@@ -154,7 +125,7 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
     if let Some(job) = &job {
         write_job(args, is_dir, job)?;
     }
-    export.tell((from, to))
+    export.report((from, to))
 }
 
 impl ExportArgs {
@@ -167,19 +138,15 @@ impl ExportArgs {
         })
     }
 
-    /// The request's parameters for the job.
-    fn of_job(&self) -> Vec<(&'static str, String)> {
-        let job = self.job.iter().map(|id| ("job", id.clone()));
-        job.chain(self.at.iter().map(|at| ("at", at.clone()))).collect()
-    }
-
     fn range(&self, job: Option<&JobDetails>) -> Result<(i64, i64), Failure> {
         let now = values::now();
         let (from, to) = range(self.from.as_deref(), self.to.as_deref(), now)?;
         let job = job.map(|details| &details.job);
         let from = match from {
             Some(from) => from.0,
-            None => job.map(|job| job.from.0).ok_or_else(|| Failure::Usage("which range? add --from".into()))?,
+            None => job
+                .map(|job| job.from.0)
+                .ok_or_else(|| Failure::Usage("the start of the range is missing; add --from".into()))?,
         };
         let to = match to {
             Some(to) => to.0,
@@ -223,11 +190,6 @@ fn files(args: &ExportArgs, is_dir: bool, (from, to): (i64, i64)) -> Result<Vec<
     Ok((first..=last).map(named).collect())
 }
 
-fn job(connection: &Connection, id: &str, of_job: &[(&'static str, String)]) -> Result<JobDetails, Failure> {
-    let at: Vec<_> = of_job.iter().filter(|(name, _)| *name == "at").cloned().collect();
-    connection.get(paths::of_job(paths::JOB, &encoded(id))).queries(&at).find()?.json()
-}
-
 /// Writes the job's records to a file beside the readings.
 fn write_job(args: &ExportArgs, is_dir: bool, job: &JobDetails) -> Result<(), Failure> {
     let path = if is_dir {
@@ -249,8 +211,7 @@ struct ExportSummary {
     readings: u64,
     files: u64,
     bytes: u64,
-    warnings: Vec<String>,
-    notes: Vec<String>,
+    remarks: Remarks,
 }
 
 /// The state of a running export.
@@ -268,7 +229,7 @@ impl Export<'_> {
         let most = self.args.split_bytes.map_or(u64::MAX, |size| size.0);
         let mut numbered = Numbered { path: path.to_owned(), number: 1 };
         let mut writer: Option<Writer> = None;
-        let mut progress = Progress::new(false, Some(self.selection.sensors.len() as u64), range);
+        let mut progress = QueryProgress::new(false, Some(self.selection.sensors.len() as u64), range);
         let (selection, format) = (self.selection, self.args.format());
         let mut pivot = self.pivot.take();
         let summary = &mut self.summary;
@@ -298,9 +259,7 @@ impl Export<'_> {
             _ => selection.query(self.connection, range, &mut pieces),
         };
         progress.finish();
-        let (warnings, notes) = result?;
-        summary.warnings.extend(warnings);
-        summary.notes.extend(notes);
+        summary.remarks.extend(result?);
         if let Some(writer) = writer {
             summary.bytes += writer.finish()?;
             summary.files += 1;
@@ -309,21 +268,16 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn tell(mut self, (from, to): (i64, i64)) -> Result<(), Failure> {
-        let ExportSummary { readings, files, bytes, warnings, notes } = &mut self.summary;
-        for list in [&mut *warnings, &mut *notes] {
-            list.sort();
-            list.dedup();
-        }
-        notes.iter().for_each(|note| eprintln!("note: {note}"));
-        warnings.iter().for_each(|warning| eprintln!("{} {warning}", style::on_stderr().error("warning:")));
+    fn report(&self, (from, to): (i64, i64)) -> Result<(), Failure> {
+        let ExportSummary { readings, files, bytes, remarks } = &self.summary;
+        remarks.print();
         if let Some(prefix) = self.pivot.as_ref().and_then(Pivot::prefix) {
             eprintln!("note: the producers are below {prefix}: import with --prefix {prefix}");
         }
-        if !warnings.is_empty() {
+        if !remarks.warnings.is_empty() {
             return Err(Failure::Failed(format!(
                 "the export is incomplete: {} parts of the store could not be read; see `wholegrain store verify` on the server",
-                warnings.len()
+                remarks.warnings.len()
             )));
         }
         if *readings == 0 {
@@ -341,7 +295,7 @@ impl Export<'_> {
     }
 }
 
-/// Names of the files of one range: `a.csv`, `a-2.csv`, ….
+/// The names of the files of one range: `a.csv`, `a-2.csv`, ….
 struct Numbered {
     path: PathBuf,
     number: u32,

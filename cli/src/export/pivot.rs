@@ -1,4 +1,4 @@
-//! Files with a row for each time and a column for each sensor: readings are asked for in slices of time that fit into memory.
+//! Files with a row for each time and a column for each sensor. Readings are requested in slices of time that fit into memory.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -6,30 +6,30 @@ use std::io::{self, Write};
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::columns::ExportRows;
-use super::select::{Remarks, Selection};
+use super::rows::ExportRows;
+use super::select::Selection;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::output::readings::value_exact;
+use crate::remarks::Remarks;
 
 /// The most readings in memory.
 const READINGS_MAX: usize = 2 << 20;
-/// The first slice; further ones grow and shrink with what is in them.
+/// The length of the first slice. Later slices are longer or shorter, according to their number of readings.
 const SLICE_NS: i64 = 600_000_000_000;
-/// The shortest: a million sensors have no more readings at one instant than fit.
+/// The shortest slice; the readings of a million sensors at one time fit into memory.
 const SLICE_NS_MIN: i64 = 1;
-/// What is written for a gap; nothing is written where there is no reading.
+/// The text for a gap. A cell without a reading is empty.
 const GAP: &str = "NA";
 
-/// Where each sensor's values go.
+/// The column of each sensor.
 pub struct Pivot {
     ldms: Option<Ldms>,
-    /// The column of each sensor.
     column: Vec<usize>,
     columns: usize,
 }
 
-/// What LDMS's files have besides.
+/// The producers and metrics of a file of LDMS.
 struct Ldms {
     prefix: String,
     /// The producer of each sensor, as an index.
@@ -146,7 +146,7 @@ fn cell(value: Option<Value>) -> String {
 fn ldms_time(time: i64) -> String {
     let (second, ns) = (time.div_euclid(1_000_000_000), time.rem_euclid(1_000_000_000));
     if second < 0 {
-        // A negative time has its decimals in the other direction.
+        // The decimals of a negative time count downwards.
         let size = time.unsigned_abs();
         return format!("-{}.{:09},{}", size / 1_000_000_000, size % 1_000_000_000, ns / 1_000);
     }
@@ -157,7 +157,7 @@ fn ldms_time(time: i64) -> String {
     }
 }
 
-/// Gives the readings of a range slice by slice, each whole.
+/// Passes the readings of a range to `each`, one whole slice at a time.
 pub fn slices(
     connection: &Connection,
     selection: &Selection,
@@ -173,7 +173,7 @@ pub fn slices(
         let result = selection.query(connection, (begin, end), &mut |mut rows| {
             if slice.len() + rows.len() > READINGS_MAX && end - begin > SLICE_NS_MIN {
                 full = true;
-                // Ends the question; it is asked again for less.
+                // Ends this request; the next one is for a shorter slice.
                 return Err(Failure::ReaderGone);
             }
             slice.sensors.append(&mut rows.sensors);
@@ -185,9 +185,7 @@ pub fn slices(
             width = ((end - begin) / 2).max(SLICE_NS_MIN);
             continue;
         }
-        let (warnings, notes) = result?;
-        remarks.0.extend(warnings);
-        remarks.1.extend(notes);
+        remarks.extend(result?);
         if slice.len() < READINGS_MAX / 4 {
             width = width.saturating_mul(2);
         }

@@ -68,7 +68,7 @@ pub fn text(array: &ArrayRef, row: usize) -> Option<&str> {
 /// The time of a row, ns since the Unix epoch; a date is its midnight in UTC.
 pub fn time(array: &ArrayRef, row: usize) -> Result<i64, String> {
     if array.is_null(row) {
-        return Err("there is no time".to_owned());
+        return Err("the time is missing".to_owned());
     }
     let (value, unit_ns) = match array.data_type() {
         DataType::Timestamp(TimeUnit::Second, _) => (array.as_primitive::<TimestampSecondType>().value(row), SECOND_NS),
@@ -85,7 +85,7 @@ pub fn time(array: &ArrayRef, row: usize) -> Result<i64, String> {
     value.checked_mul(unit_ns).ok_or_else(|| "the time is outside the years 1678 to 2261".to_owned())
 }
 
-/// The number of a row. Integers stay integers where 64 bits with a sign hold them; else the nearest float.
+/// The number of a row. An integer that does not fit into 64 bits with a sign becomes the nearest float.
 pub fn number(array: &ArrayRef, row: usize) -> Result<Cell, String> {
     if array.is_null(row) {
         return Ok(Cell::Empty);
@@ -110,16 +110,16 @@ pub fn number(array: &ArrayRef, row: usize) -> Result<Cell, String> {
         DataType::Float16 => Cell::Float(array.as_primitive::<Float16Type>().value(row).into()),
         DataType::Float32 => Cell::Float(array.as_primitive::<Float32Type>().value(row).into()),
         DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
-        other => return Err(format!("values of type {other} are no numbers")),
+        other => return Err(format!("values of type {other} are not numbers")),
     })
 }
 
-/// Digits of a decimal, rounded once: an integer where there is no fraction and 64 bits hold it.
+/// Parses the digits of a decimal: an integer if it has no fraction and fits into 64 bits, else the nearest float.
 fn decimal(digits: &str) -> Result<Cell, String> {
     if let Ok(value) = digits.parse() {
         return Ok(Cell::Int(value));
     }
-    digits.parse().map(Cell::Float).map_err(|_| format!("the decimal {digits} is no number"))
+    digits.parse().map(Cell::Float).map_err(|_| format!("the decimal {digits} is not a number"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The list of refused lines: number, reason and text.
+//! The list of bad lines: number, reason and text.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::output::style;
 /// The most bad lines on standard error.
 const SHOWN_MAX: usize = 5;
 
-/// The list on its way. Its file is made with the first line.
+/// The list. Its file is made with the first bad line.
 pub struct BadLines {
     path: PathBuf,
     output: Option<Output>,
@@ -33,7 +33,7 @@ impl BadLines {
         self.count
     }
 
-    pub fn take(&mut self, bad: &[Bad]) -> Result<(), Failure> {
+    pub fn add(&mut self, bad: &[Bad]) -> Result<(), Failure> {
         if bad.is_empty() {
             return Ok(());
         }
@@ -53,13 +53,13 @@ impl BadLines {
         Ok(())
     }
 
-    /// Puts the list into its place; one of an earlier import goes when nothing is wrong any more.
+    /// Finishes the file, which then has its final name.
     pub fn finish(&mut self) -> Result<(), Failure> {
         self.output.take().map_or(Ok(()), Output::finish)
     }
 
-    /// Tells the first of them.
-    pub fn tell(&self) {
+    /// Prints the first bad lines.
+    pub fn print(&self) {
         let style = style::on_stderr();
         for Bad { line, why, .. } in &self.first {
             eprintln!("{} line {line}: {why}", style.error("refused:"));
@@ -71,7 +71,7 @@ impl BadLines {
             } else {
                 String::new()
             };
-            eprintln!("{}{more} listed in {path}", if more.is_empty() { "all" } else { "these" });
+            eprintln!("{}{more} are listed in {path}", if more.is_empty() { "all" } else { "these" });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Readings of a part as the server takes them: a stream of integers and one of floats.
+//! The readings of a part in the form of a request: a stream of integers and one of floats.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,17 @@ use arrow_array::{
 };
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
-use wholegrain_model::Kind;
+use serde::Serialize;
+use wholegrain_api::UtcTime;
 use wholegrain_query::{KINDS_KEY, UNITS_KEY};
 
 use super::cells::Cell;
 use super::names::TargetSensor;
 
-/// Rows of one message of a stream.
+/// The most rows in a message of a stream.
 const MESSAGE_ROWS: usize = 1 << 16;
 
-/// The sensors of a part, each with the unit in the file.
+/// The sensors of a part, each with its unit in the file.
 #[derive(Debug, Default)]
 pub struct Sensors {
     pub targets: Vec<(TargetSensor, String)>,
@@ -29,19 +30,19 @@ impl Sensors {
         self.targets.len()
     }
 
-    /// The unit in the file at the sensor's first line.
+    /// The unit in the sensor's first line of the file.
     pub fn file_unit(&self, sensor: usize) -> &str {
         self.targets.get(sensor).map_or("", |(_, unit)| unit)
     }
 }
 
-/// Cells of one column: integers until there is a float.
+/// The cells of one column: integers, or floats from the first float on.
 #[derive(Debug, Default)]
 pub struct Column {
     ints: Vec<i64>,
     floats: Vec<f64>,
     is_float: bool,
-    /// Rows without a value, and whether a word said so.
+    /// The rows without a value, and whether the cell has a word for it.
     missing: Vec<(usize, bool)>,
 }
 
@@ -76,7 +77,7 @@ struct ColumnRows<T> {
     keys: Vec<i32>,
     times: Vec<i64>,
     values: Vec<T>,
-    /// Whether the row has a value; empty when all have.
+    /// Whether each row has a value; empty if all have one.
     present: Vec<bool>,
 }
 
@@ -105,12 +106,21 @@ impl<T: Copy> ColumnRows<T> {
         let mut missing = missing.iter().peekable();
         for (row, (time, value)) in times.iter().zip(values).enumerate() {
             match missing.next_if(|(at, _)| *at == row) {
-                Some((_, said)) if keep_empty || *said => self.push(key, *time, *value, true),
+                Some((_, has_word)) if keep_empty || *has_word => self.push(key, *time, *value, true),
                 Some(_) => {}
                 None => self.push(key, *time, *value, false),
             }
         }
     }
+}
+
+/// A reading of the preview.
+#[derive(Debug, Serialize)]
+pub struct FirstReading {
+    pub sensor: String,
+    pub time: UtcTime,
+    pub value: String,
+    pub unit: String,
 }
 
 /// The readings of a part.
@@ -136,7 +146,7 @@ impl Batch {
         }
     }
 
-    /// Appends readings one by one: a sensor's are integers where all of them are.
+    /// Appends readings one by one. The readings of a sensor become floats if one of them is.
     pub fn rows(&mut self, rows: &[(usize, i64, Cell)], keep_empty: bool) {
         let mut is_float = vec![false; self.sensors.len()];
         for (sensor, _, cell) in rows {
@@ -171,35 +181,34 @@ impl Batch {
         Some((*times().min()?, *times().max()?))
     }
 
-    /// The first readings, for people: path, unit, time, value.
-    pub fn first(&self, count: usize) -> Vec<(String, String, i64, String)> {
+    /// The first readings by time.
+    pub fn first(&self, count: usize) -> Vec<FirstReading> {
         let mut rows: Vec<(i64, i32, String)> = Vec::new();
         let text = |present: &[bool], at: usize, value: String| {
             if present.get(at) == Some(&false) { "-".to_owned() } else { value }
         };
-        // Integers come column by column: of all those, the earliest are the first.
-        let of = |keys: &[i32], times: &[i64]| {
+        // The readings are in the order of columns, not of times.
+        let earliest = |keys: &[i32], times: &[i64]| {
             let mut order: Vec<usize> = (0..keys.len()).collect();
             order.sort_by_key(|at| (times[*at], keys[*at]));
             order.truncate(count);
             order
         };
-        for at in of(&self.ints.keys, &self.ints.times) {
+        for at in earliest(&self.ints.keys, &self.ints.times) {
             let value = text(&self.ints.present, at, self.ints.values[at].to_string());
             rows.push((self.ints.times[at], self.ints.keys[at], value));
         }
-        for at in of(&self.floats.keys, &self.floats.times) {
+        for at in earliest(&self.floats.keys, &self.floats.times) {
             let value = text(&self.floats.present, at, crate::output::values::float(self.floats.values[at]));
             rows.push((self.floats.times[at], self.floats.keys[at], value));
         }
         rows.sort();
         rows.truncate(count);
-        let named = |(time, key, value): (i64, i32, String)| {
-            let target = self.sensors.targets.get(key as usize).map(|(target, _)| target);
-            let (path, unit) = target.map_or((String::new(), String::new()), |t| (t.path.clone(), t.unit.clone()));
-            (path, unit, time, value)
+        let reading = |(time, key, value): (i64, i32, String)| {
+            let (target, _) = self.sensors.targets.get(key as usize)?;
+            Some(FirstReading { sensor: target.path.clone(), time: UtcTime(time), value, unit: target.unit.clone() })
         };
-        rows.into_iter().map(named).collect()
+        rows.into_iter().filter_map(reading).collect()
     }
 
     /// The body of the request.
@@ -208,7 +217,7 @@ impl Batch {
         let targets: Vec<&TargetSensor> = self.sensors.targets.iter().map(|(target, _)| target).collect();
         let metadata = HashMap::from([
             (UNITS_KEY.to_owned(), targets.iter().map(|target| target.unit.as_str()).collect::<Vec<_>>().join("\n")),
-            (KINDS_KEY.to_owned(), targets.iter().map(|target| kind(target.kind)).collect::<Vec<_>>().join("\n")),
+            (KINDS_KEY.to_owned(), targets.iter().map(|target| target.kind.name()).collect::<Vec<_>>().join("\n")),
         ]);
         let names: ArrayRef =
             Arc::new(StringArray::from_iter_values(targets.iter().map(|target| target.path.as_str())));
@@ -225,13 +234,6 @@ impl Batch {
             write(&mut out, &names, &metadata, keys, times, Arc::new(values))?;
         }
         Ok(out)
-    }
-}
-
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Gauge => "gauge",
-        Kind::Counter => "counter",
     }
 }
 

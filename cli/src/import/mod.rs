@@ -1,53 +1,57 @@
-//! `wholegrain import`: readings out of files into the server, part by part.
+//! `wholegrain import`: imports readings from files into the server, part by part.
 //!
-//! - In: CSV of any dialect, LDMS's CSV, Parquet, Arrow IPC files; what they are taken for is shown before anything starts.
-//! - Out: parts that the server stores whole, each once: an import that was cut off goes on when it is started again. Lines that were refused, with
-//!   their numbers and why.
-//! - Never: a line left out silently; an empty cell as zero; a time that could be two instants; more than some parts in memory.
+//! - In: CSV of any dialect, LDMS's CSV, Parquet, Arrow IPC files. The detected format is shown before the import starts.
+//! - Out: parts, each of which the server stores completely and once, so that an interrupted import can be continued. Bad lines, with their numbers
+//!   and errors.
+//! - Never: a line skipped silently; an empty cell as zero; an ambiguous time; more than a few parts in memory.
 
 mod arrays;
 mod bad;
 mod cells;
 mod encode;
+mod lines;
 mod names;
+mod options;
 mod parse;
 mod pass;
 mod plan;
+mod preview;
 mod send;
 mod source;
 mod table;
 mod times;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::json;
 use sha2::Digest;
-use wholegrain_model::Pattern;
 
-use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::output::style;
+use crate::failure::Failure;
+use crate::output::{confirm, print_json_lines, style};
 use bad::BadLines;
 use names::Names;
+use options::{Common, CsvOptions, Empty, LDMS, Shape};
 use parse::{Parsed, PieceParser};
 use pass::{ImportSummary, pass};
-use plan::{Layout, Plan, SHOWN_ROWS};
+use plan::Plan;
+use preview::READINGS_SHOWN_MAX;
 use source::{FileSource, Piece};
 use table::TablePlan;
-use times::{TimeFormat, Zone};
+use times::Zone;
 
 const EXAMPLES: &str = "\
 Examples:
-  wholegrain import csv hall.csv --dry-run                      the detected format, and wrong lines
+  wholegrain import csv hall.csv --dry-run                      the detected format, and bad lines
   wholegrain import csv hall.csv --prefix /lab/hall --yes
   wholegrain import csv log.csv --time-zone Europe/Berlin --unit Cel --rename 'T in=/hall/inlet/temp'
   wholegrain import csv readings.csv.gz --layout long --bad refused.tsv
   wholegrain import ldms meminfo.csv --prefix /lrz/ldms
   wholegrain import parquet export/*.parquet --yes
+  wholegrain import arrow job4711.arrow --yes
 
 The same command with the same file and options continues an interrupted import, and reports a finished one.
 Readings deleted since then stay deleted: --again 2 imports the file once more.
@@ -62,7 +66,7 @@ const PIECE_BYTES: (f64, f64) = (262_144.0, 33_554_432.0);
 
 /// Import readings from files: CSV, LDMS's CSV, Parquet, Arrow
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
     #[command(subcommand)]
     command: ImportCommand,
@@ -71,7 +75,7 @@ pub struct ImportArgs {
 #[derive(Subcommand)]
 enum ImportCommand {
     /// Text tables: a column per sensor, or a line per reading; any delimiter; plain, gzip or zstd
-    #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+    #[command(after_help = EXAMPLES)]
     Csv {
         #[command(flatten)]
         options: CsvOptions,
@@ -79,7 +83,7 @@ enum ImportCommand {
         common: Common,
     },
     /// Files of LDMS's store_csv with their header; the sensors become /prefix/producer/metric, or /prefix/producer/instance/metric
-    #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+    #[command(after_help = EXAMPLES)]
     Ldms {
         /// A file whose first line is the header, for data without one (altheader)
         #[arg(long, value_name = "FILE")]
@@ -88,134 +92,17 @@ enum ImportCommand {
         common: Common,
     },
     /// Parquet files: the columns sensor, time and value, or a column of times and one for each sensor
-    #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+    #[command(after_help = EXAMPLES)]
     Parquet {
         #[command(flatten)]
         common: Common,
     },
     /// Arrow IPC files or streams with the same columns
-    #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+    #[command(after_help = EXAMPLES)]
     Arrow {
         #[command(flatten)]
         common: Common,
     },
-}
-
-/// The meaning of empty cells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Empty {
-    /// A gap of the sensor at the line's time
-    Gap,
-    /// No reading of the sensor at the line's time; NA, null and similar words are gaps
-    None,
-}
-
-/// The options of all imports.
-#[derive(Args)]
-struct Common {
-    /// The files to import
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// The path above the sensors; absolute names keep their paths without this option [default: /import/<name of the file>]
-    #[arg(long, value_name = "PATH")]
-    prefix: Option<String>,
-    /// A file with the sensors of names: lines name,path[,unit[,gauge or counter]]
-    #[arg(long, value_name = "FILE")]
-    name_map: Option<PathBuf>,
-    /// The path of one name; can be repeated
-    #[arg(long, value_name = "NAME=PATH")]
-    rename: Vec<String>,
-    /// The unit (UCUM) of all values, or of those of a name or pattern; can be repeated, the last one applies
-    #[arg(long, value_name = "[NAME=]UNIT")]
-    unit: Vec<String>,
-    /// Sensors that are counters; can be given again
-    #[arg(long, value_name = "PATTERN")]
-    counter: Vec<Pattern>,
-    /// What empty cells are
-    #[arg(long, value_enum, default_value_t = Empty::Gap)]
-    empty: Empty,
-    /// The time zone of times without an offset: UTC, +01:00, Europe/Berlin
-    #[arg(long, value_name = "ZONE", default_value = "UTC")]
-    time_zone: String,
-    /// Read everything and show what it is taken for and what is wrong; send nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Do not ask before it starts
-    #[arg(long, short)]
-    yes: bool,
-    /// Import the file once more, under a label of yours such as 2: what was deleted of it comes back. The same label again goes on
-    /// where that import was cut off
-    #[arg(long, value_name = "LABEL")]
-    again: Option<String>,
-    /// Import nothing of a file that has a wrong line
-    #[arg(long)]
-    strict: bool,
-    /// Where wrong lines are listed: number, reason and text, separated by tabs [default: FILE.bad]
-    #[arg(long, value_name = "FILE")]
-    bad: Option<PathBuf>,
-    /// Say what happened as JSON on standard output, an object for each file
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    client: ClientOption,
-}
-
-/// How a table is written, where it is not to be guessed.
-#[derive(Args, Default)]
-pub struct CsvOptions {
-    /// Where the readings are [default: guessed]
-    #[arg(long, value_enum)]
-    layout: Option<Layout>,
-    /// What separates fields: a character, or tab [default: guessed]
-    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
-    delimiter: Option<u8>,
-    /// Whether the first line has the names [default: guessed]
-    #[arg(long, value_name = "BOOL")]
-    header: Option<bool>,
-    /// The names of the columns, in place of a header's
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    columns: Option<Vec<String>>,
-    /// Lines before the header that are left out
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    skip_lines: usize,
-    /// The column of times, by name or number; two, such as Date,Time, are read as one
-    #[arg(long = "time-column", value_name = "NAME", value_delimiter = ',')]
-    time_columns: Vec<String>,
-    /// How times are written [default: guessed]
-    #[arg(long, value_enum)]
-    time_format: Option<TimeFormat>,
-    /// The column of sensors' names (long)
-    #[arg(long, value_name = "NAME")]
-    sensor_column: Option<String>,
-    /// The column of values (long)
-    #[arg(long, value_name = "NAME")]
-    value_column: Option<String>,
-    /// The column of units (long)
-    #[arg(long, value_name = "NAME")]
-    unit_column: Option<String>,
-    /// A column that is not imported; can be given again
-    #[arg(long = "skip-column", value_name = "NAME")]
-    skip_columns: Vec<String>,
-    /// Whether decimals come after a comma [default: guessed]
-    #[arg(long, value_name = "BOOL")]
-    decimal_comma: Option<bool>,
-}
-
-fn delimiter(text: &str) -> Result<u8, String> {
-    match text.as_bytes() {
-        _ if text == "tab" || text == "\\t" => Ok(b'\t'),
-        [byte] if !byte.is_ascii_alphanumeric() && !b"\"\r\n.-+".contains(byte) => Ok(*byte),
-        _ => Err("expected one character such as , ; | or the word tab".to_owned()),
-    }
-}
-
-/// What decides how a file is read, apart from its plan.
-pub struct Shape {
-    pub file: PathBuf,
-    pub bytes: u64,
-    pub names: Names,
-    pub zone: Zone,
-    pub keep_empty: bool,
 }
 
 pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
@@ -226,9 +113,7 @@ pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
         ImportCommand::Arrow { common } => (common, ImportFormat::Arrow),
     };
     if common.bad.is_some() && common.files.len() > 1 {
-        return Err(Failure::Usage(
-            "--bad is one file, and there are several to import; import them one by one".into(),
-        ));
+        return Err(Failure::Usage("--bad names one file for the bad lines; import several files one by one".into()));
     }
     let connection = match common.dry_run {
         true => None,
@@ -244,28 +129,12 @@ pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     }
     match refused.is_empty() {
         true => Ok(()),
-        false => Err(Failure::Failed(format!("lines were refused: {}", refused.join(", ")))),
+        false => Err(Failure::Failed(format!("bad lines were refused: {}", refused.join(", ")))),
     }
 }
 
-/// How LDMS's files are read.
-static LDMS: CsvOptions = CsvOptions {
-    layout: Some(Layout::Ldms),
-    delimiter: Some(b','),
-    header: Some(true),
-    columns: None,
-    skip_lines: 0,
-    time_columns: Vec::new(),
-    time_format: Some(TimeFormat::S),
-    sensor_column: None,
-    value_column: None,
-    unit_column: None,
-    skip_columns: Vec::new(),
-    decimal_comma: Some(false),
-};
-
 enum ImportFormat<'a> {
-    /// With a file that has the header.
+    /// With an optional file that has the header.
     Csv(&'a CsvOptions, Option<&'a Path>),
     Parquet,
     Arrow,
@@ -278,7 +147,7 @@ struct FileImport<'a> {
 }
 
 impl FileImport<'_> {
-    /// Imports the file; the number of lines that were refused.
+    /// Imports the file. Returns the number of bad lines.
     fn import(&self, format: &ImportFormat) -> Result<u64, Failure> {
         let (bytes, mut hash) = source::fingerprint(self.file)?;
         let shape = self.shape(bytes)?;
@@ -324,7 +193,7 @@ impl FileImport<'_> {
             .batches
             .into_iter()
             .next()
-            .map(|batch| batch.first(SHOWN_ROWS));
+            .map(|batch| batch.first(READINGS_SHOWN_MAX));
         let first = first.unwrap_or_default();
         if header.is_some() {
             plan.skip = 0;
@@ -341,7 +210,7 @@ impl FileImport<'_> {
             let source = FileSource::open(self.file, piece_bytes)?;
             pass(source, &plan, shape, each, taken)
         };
-        self.go(&id, shape, &run)
+        self.import_parts(&id, shape, &run)
     }
 
     fn table(&self, plan: TablePlan, shape: &Shape, mut hash: sha2::Sha256) -> Result<u64, Failure> {
@@ -354,38 +223,31 @@ impl FileImport<'_> {
         let run = |each: &mut dyn FnMut(pass::Prepared) -> Result<(), Failure>, _: &mut dyn FnMut(u64)| {
             plan.parts(shape, &mut |parsed: Parsed| each(pass::Prepared::of(parsed)?))
         };
-        self.go(&id, shape, &run)
+        self.import_parts(&id, shape, &run)
     }
 
-    /// Shows what the file is taken for, and asks.
+    /// Shows the plan, and asks for a confirmation.
     fn present(&self, shown: &[u8], json: impl Fn() -> serde_json::Value) -> Result<(), Failure> {
         if self.common.json {
-            print_json(&json!({ "plan": json() }))?;
+            print_json_lines([json!({ "plan": json() })])?;
         } else {
             io::stderr().write_all(shown).map_err(Failure::writing("standard error"))?;
         }
         if self.common.dry_run || self.common.yes {
             return Ok(());
         }
-        if !io::stdin().is_terminal() {
-            return Err(Failure::Usage(
-                "nobody can be asked whether that is right; look at it, and add --yes (or --dry-run)".into(),
-            ));
-        }
-        eprint!("\nImport it like that? [y/N] ");
-        let mut line = String::new();
-        io::stdin()
-            .lock()
-            .read_line(&mut line)
-            .map_err(|error| Failure::Usage(format!("cannot read the answer: {error}")))?;
-        match line.trim() {
-            "y" | "Y" | "yes" => Ok(()),
-            _ => Err(Failure::Usage("nothing was imported; see `wholegrain import csv --help` for the options".into())),
+        let advice =
+            "an import needs a confirmation, and standard input is not a terminal; check the plan, then add --yes";
+        match confirm("\nImport the file like this?", advice)? {
+            true => Ok(()),
+            false => {
+                Err(Failure::Usage("nothing was imported; `wholegrain import csv --help` describes the options".into()))
+            }
         }
     }
 
-    /// Goes through the file, once or twice.
-    fn go(&self, id: &str, shape: &Shape, run: &RunPass) -> Result<u64, Failure> {
+    /// Imports the file in one pass; with --strict a first pass finds bad lines.
+    fn import_parts(&self, id: &str, shape: &Shape, run: &RunPass) -> Result<u64, Failure> {
         let begun = Instant::now();
         let mut bad = BadLines::new(self.common.bad.clone().unwrap_or_else(|| beside(self.file)));
         if self.common.strict && !self.common.dry_run {
@@ -393,14 +255,14 @@ impl FileImport<'_> {
             run(
                 &mut |prepared| {
                     ignore.lines += prepared.lines;
-                    bad.take(&prepared.bad)
+                    bad.add(&prepared.bad)
                 },
                 &mut |_| (),
             )?;
             if bad.count() > 0 {
                 let count = bad.count();
                 bad.finish()?;
-                self.tell(
+                self.report(
                     &ImportSummary { lines: ignore.lines, bad: count, ..ImportSummary::default() },
                     &bad,
                     id,
@@ -414,43 +276,42 @@ impl FileImport<'_> {
             let sender = std::cell::RefCell::new(&mut sender);
             run(
                 &mut |prepared| {
-                    bad.take(&prepared.bad)?;
+                    bad.add(&prepared.bad)?;
                     sender.borrow_mut().take(prepared)
                 },
                 &mut |taken| sender.borrow_mut().progress(taken),
             )
         };
         sender.finish();
-        // Also after a failure: reports the lines that were refused until then.
+        // Also after a failure, for the bad lines until then.
         bad.finish()?;
         result?;
         let summary = ImportSummary { bad: bad.count(), ..sender.summary };
-        self.tell(&summary, &bad, id, begun)?;
+        self.report(&summary, &bad, id, begun)?;
         Ok(bad.count())
     }
 
-    fn tell(&self, summary: &ImportSummary, bad: &BadLines, id: &str, begun: Instant) -> Result<(), Failure> {
-        bad.tell();
+    fn report(&self, summary: &ImportSummary, bad: &BadLines, id: &str, begun: Instant) -> Result<(), Failure> {
+        bad.print();
         let seconds = begun.elapsed().as_secs_f64();
         if self.common.json {
             let list = (bad.count() > 0).then(|| bad.path().to_owned());
             let value = summary.json(self.file, id, list, seconds, self.common.dry_run);
-            return print_json(&value);
+            return print_json_lines([value]);
         }
         eprintln!("{}: {}", self.file.display(), summary.words(seconds, self.common.dry_run, self.common.strict));
         Ok(())
     }
 }
 
-/// Goes through a file: its parts in order, and now and then how much of it has been read.
+/// One pass through a file. The first function takes its parts in order, the second the number of bytes read.
 type RunPass<'a> =
     dyn Fn(&mut dyn FnMut(pass::Prepared) -> Result<(), Failure>, &mut dyn FnMut(u64)) -> Result<(), Failure> + 'a;
 
 /// The first line of a file of LDMS's header.
 fn read_header(path: &Path) -> Result<Vec<u8>, Failure> {
-    let text =
-        std::fs::read(path).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
-    Ok(parse::lines(&text).next().unwrap_or_default().to_vec())
+    let text = std::fs::read(path).map_err(Failure::reading(path))?;
+    Ok(lines::lines(&text).next().unwrap_or_default().to_vec())
 }
 
 fn id(hash: sha2::Sha256) -> String {
@@ -462,9 +323,4 @@ fn beside(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".bad");
     name.into()
-}
-
-fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{value}").map_err(Failure::writing("standard output"))
 }

@@ -1,4 +1,4 @@
-//! From the names that a file has to sensors: a prefix, a map, units and kinds.
+//! From the names in a file to sensors: prefix, map, units and kinds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use wholegrain_model::{Kind, Pattern, SensorPath, name::sanitize_level};
 
-use super::cells::Fields;
+use crate::csv::Fields;
 use crate::failure::Failure;
 
-/// A sensor that readings go to.
+/// A sensor that receives readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetSensor {
     pub path: String,
@@ -17,7 +17,7 @@ pub struct TargetSensor {
     pub kind: Kind,
 }
 
-/// What the map says of a name.
+/// The entry of the map for a name.
 #[derive(Debug, Clone, Default)]
 struct Mapped {
     path: String,
@@ -25,7 +25,7 @@ struct Mapped {
     kind: Option<Kind>,
 }
 
-/// A unit, for the names and paths that it is meant for.
+/// A unit for a name or a pattern of paths.
 #[derive(Debug, Clone)]
 struct UnitFor {
     whole: String,
@@ -33,11 +33,11 @@ struct UnitFor {
     unit: String,
 }
 
-/// How names become sensors.
+/// The rules that make sensors from names.
 #[derive(Debug, Clone)]
 pub struct Names {
     prefix: SensorPath,
-    /// Whether names that are whole paths get the prefix too.
+    /// Whether absolute names get the prefix too.
     always: bool,
     map: HashMap<String, Mapped>,
     units: Vec<UnitFor>,
@@ -45,7 +45,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// `prefix` if one is asked for, else that of the file.
+    /// With this prefix, else with one from the name of the file.
     pub fn new(prefix: Option<&str>, file: &Path, units: &[String], counters: &[Pattern]) -> Result<Self, Failure> {
         let stem = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let stem = stem.split('.').find(|part| !part.is_empty()).unwrap_or("file");
@@ -64,11 +64,10 @@ impl Names {
         Ok(())
     }
 
-    /// Takes a file with a line `name,path[,unit[,kind]]` for each name.
+    /// Reads a file with a line `name,path[,unit[,kind]]` for each name.
     pub fn read_map(&mut self, path: &Path) -> Result<(), Failure> {
         let shown = path.display();
-        let text =
-            std::fs::read_to_string(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
+        let text = std::fs::read_to_string(path).map_err(Failure::reading(path))?;
         let mut fields = Fields::new(b',');
         for (number, line) in (1..).zip(text.lines()) {
             if line.trim().is_empty() || line.starts_with('#') {
@@ -81,9 +80,7 @@ impl Names {
             let field = |at| String::from_utf8_lossy(fields.get(line.as_bytes(), at)).trim().to_owned();
             let kind = match field(3).as_str() {
                 "" => None,
-                "gauge" => Some(Kind::Gauge),
-                "counter" => Some(Kind::Counter),
-                _ => return Err(wrong("the kind is neither")),
+                name => Some(name.parse().map_err(|error| wrong(&format!("kind: {error}")))?),
             };
             if !(2..=4).contains(&fields.len()) || field(0).is_empty() || field(1).is_empty() {
                 return Err(wrong("not two to four fields"));
@@ -101,29 +98,29 @@ impl Names {
             None => (name, ""),
         };
         let mapped = self.map.get(name).or_else(|| self.map.get(plain));
-        let wanted = mapped.map_or(plain, |mapped| mapped.path.as_str());
-        let absolute = wanted.starts_with('/') && (mapped.is_some() || !self.always);
+        let path = mapped.map_or(plain, |mapped| mapped.path.as_str());
+        let absolute = path.starts_with('/') && (mapped.is_some() || !self.always);
         let mut text = if absolute { String::new() } else { self.prefix.as_str().to_owned() };
-        let levels = wanted.split('/').filter(|level| !level.is_empty());
+        let levels = path.split('/').filter(|level| !level.is_empty());
         let below = below.iter().copied().filter(|_| !absolute);
         for level in below.chain(levels) {
             text.push('/');
             text.push_str(&sanitize_level(level));
         }
-        let path = SensorPath::new(text).map_err(|error| error.to_string())?;
-        if absolute && wanted.trim_matches('/').is_empty() {
+        if absolute && path.trim_matches('/').is_empty() {
             return Err("an empty name".to_owned());
         }
+        let path = SensorPath::new(text).map_err(|error| error.to_string())?;
         let path = path.as_str();
-        let asked = self.units.iter().rev().find(|unit| unit.is_for(plain, path)).map(|unit| unit.unit.as_str());
+        let of_option = self.units.iter().rev().find(|unit| unit.is_for(plain, path)).map(|unit| unit.unit.as_str());
         let mapped_unit = mapped.map_or("", |mapped| mapped.unit.as_str());
-        let found = [asked.unwrap_or(""), mapped_unit, unit, in_name].into_iter().find(|unit| !unit.is_empty());
+        let found = [of_option.unwrap_or(""), mapped_unit, unit, in_name].into_iter().find(|unit| !unit.is_empty());
         let counts = self.counters.iter().any(|pattern| pattern.matches(path));
         let kind = mapped.and_then(|mapped| mapped.kind).unwrap_or(if counts { Kind::Counter } else { Kind::Gauge });
         Ok(TargetSensor { path: path.to_owned(), unit: found.unwrap_or_default().to_owned(), kind })
     }
 
-    /// Everything that decides to what sensors readings go.
+    /// Adds all rules to the hash.
     pub fn hash(&self, hash: &mut Sha256) {
         let map: BTreeMap<&String, &Mapped> = self.map.iter().collect();
         let units: Vec<&str> = self.units.iter().map(|unit| unit.whole.as_str()).collect();
@@ -131,7 +128,7 @@ impl Names {
         hash.update(format!("{:?} {} {map:?} {units:?} {counters:?}", self.prefix.as_str(), self.always));
     }
 
-    /// Where sensors go whose names are no whole paths.
+    /// The path above sensors with relative names.
     pub fn prefix(&self) -> &str {
         self.prefix.as_str()
     }

@@ -1,19 +1,19 @@
-//! Lines into readings. A line is taken whole or refused whole, with its number and why.
+//! Parses lines. A line is imported as a whole or refused as a whole.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::Shape;
-use super::cells::{Cell, Fields, cell};
+use super::cells::{Cell, cell};
 use super::encode::{Batch, Column, Sensors};
+use super::lines::{is_comment, lines, text_of};
 use super::names::TargetSensor;
-use super::plan::{Layout, Plan};
+use super::options::{Layout, Shape};
+use super::plan::Plan;
 use super::source::Piece;
 use super::times::Times;
+use crate::csv::Fields;
 
-/// What the header of LDMS begins with.
-pub const LDMS_TIME: &[u8] = b"#Time";
-/// A part that has so many readings at the end of a line is full.
+/// A part with this number of readings at the end of a line is full.
 const PART_READINGS: usize = 2 << 20;
 /// The most bytes of a bad cell in a message.
 const SHOWN_BYTES: usize = 60;
@@ -26,15 +26,16 @@ pub struct Bad {
     pub text: String,
 }
 
-/// What a piece of a file has.
+/// The content of a piece of a file.
 #[derive(Debug, Default)]
 pub struct Parsed {
     pub index: u64,
-    /// Parts; nearly always one, and at least one.
+    /// The parts; at least one, nearly always one.
     pub batches: Vec<Batch>,
     pub bad: Vec<Bad>,
-    /// Lines with readings, and lines that are comments, empty or headers.
+    /// The number of lines with readings.
     pub lines: u64,
+    /// Comments, empty lines and headers.
     pub other_lines: u64,
 }
 
@@ -45,17 +46,15 @@ pub struct PieceParser<'a> {
     fields: Fields,
     joined: Vec<u8>,
     cells: Vec<Cell>,
-    /// Of LDMS, the group of a producer; of a long table, the sensor of a name. Of one piece.
+    /// In a piece: the group of a producer of LDMS, or the sensor of a name in a long table.
     known: HashMap<Vec<u8>, usize>,
 }
 
-/// The sensors and readings of a part on its way.
+/// A part that is being built.
 #[derive(Default)]
 struct Building {
     sensors: Sensors,
-    /// Wide layouts: for each group its times and columns.
     groups: Vec<Group>,
-    /// Rows of the long layout.
     rows: Vec<(usize, i64, Cell)>,
     readings: usize,
 }
@@ -65,35 +64,6 @@ struct Group {
     first: usize,
     times: Vec<i64>,
     columns: Vec<Column>,
-}
-
-/// The lines without their ends; nothing after the last line's end.
-pub fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let (line, after) = match memchr::memchr(b'\n', rest) {
-            Some(at) => (&rest[..at], &rest[at + 1..]),
-            None => (rest, &rest[rest.len()..]),
-        };
-        rest = after;
-        Some(line.strip_suffix(b"\r").unwrap_or(line))
-    })
-}
-
-/// Whether a line is a comment.
-pub fn is_comment(line: &[u8]) -> bool {
-    line.first() == Some(&b'#')
-}
-
-/// UTF-8, or else Latin-1.
-pub fn text_of(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
-    }
 }
 
 impl<'a> PieceParser<'a> {
@@ -109,7 +79,6 @@ impl<'a> PieceParser<'a> {
         }
     }
 
-    /// Reads every line of a piece.
     pub fn parse(&mut self, piece: &Piece) -> Parsed {
         let mut parsed = Parsed { index: piece.index, ..Parsed::default() };
         let mut building = Building::default();
@@ -162,7 +131,7 @@ impl<'a> PieceParser<'a> {
     }
 
     fn wide(&mut self, line: &[u8], time: i64, building: &mut Building) -> Result<(), String> {
-        // Every cell first, so that nothing of a refused line stays.
+        // Parses all cells first, so that no cell of a refused line is imported.
         self.cells.clear();
         for column in &self.plan.values {
             let text = self.fields.get(line, column.at);
@@ -198,7 +167,7 @@ impl<'a> PieceParser<'a> {
             Some(sensor) => *sensor,
             None => {
                 if name.trim_ascii().is_empty() {
-                    return Err("there is no sensor".to_owned());
+                    return Err("the sensor is missing".to_owned());
                 }
                 let target = self.shape.names.target(&text_of(name), &[], &text_of(unit))?;
                 let sensor = building.sensors.add(target, &text_of(unit))?;
@@ -219,7 +188,7 @@ impl<'a> PieceParser<'a> {
     }
 }
 
-/// So much of a text that a message stays one line.
+/// A text that fits into a message.
 fn shortened(text: &[u8]) -> String {
     text_of(&text[..text.len().min(SHOWN_BYTES)])
 }
@@ -227,7 +196,7 @@ fn shortened(text: &[u8]) -> String {
 impl Group {
     fn new(plan: &Plan, shape: &Shape, producer: &[u8], sensors: &mut Sensors) -> Result<Self, String> {
         if plan.sensor.is_some() && producer.trim_ascii().is_empty() {
-            return Err("there is no producer".to_owned());
+            return Err("the producer is missing".to_owned());
         }
         let producer = text_of(producer);
         let mut targets = Vec::with_capacity(plan.values.len());
@@ -263,9 +232,8 @@ impl Building {
     }
 }
 
-/// Sensors by path, so that two names do not become one sensor unseen.
 impl Sensors {
-    /// Takes one; its number.
+    /// Adds a sensor and returns its number. Refuses a second name for the same path.
     pub fn add(&mut self, target: TargetSensor, file_unit: &str) -> Result<usize, String> {
         let number = self.targets.len();
         match self.by_path.entry(target.path.clone()) {

@@ -1,4 +1,4 @@
-//! Once through a file: read by one thread, parsed by several, handed on in the file's order.
+//! One pass through a file: one thread reads, several parse, and the parts are passed on in the file's order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 
-use super::Shape;
+use super::options::Shape;
 use super::parse::{Bad, Parsed, PieceParser};
 use super::plan::Plan;
 use super::source::{FileSource, Piece};
 use super::times::shown;
 use crate::failure::Failure;
 
-/// The most threads that parse.
+/// The most parsing threads.
 const PARSERS_MAX: usize = 4;
-/// Pieces that wait for their turn, besides one for each parser.
+/// The number of waiting pieces besides one for each parser.
 const WAITING: usize = 2;
 
 /// Readings ready to be sent.
@@ -40,13 +40,13 @@ pub struct Prepared {
     pub sensors: Vec<u64>,
 }
 
-/// What an import came to.
+/// The result of an import.
 #[derive(Debug, Default)]
 pub struct ImportSummary {
     pub lines: u64,
     pub other_lines: u64,
     pub readings: u64,
-    /// Of those, in parts that were there already.
+    /// The readings in parts that were imported before.
     pub there: u64,
     pub parts: u64,
     pub parts_there: u64,
@@ -57,7 +57,7 @@ pub struct ImportSummary {
 }
 
 impl Prepared {
-    /// Of what was parsed.
+    /// Encodes the parts of a piece.
     pub fn of(parsed: Parsed) -> Result<Self, Failure> {
         let ranges = parsed.batches.iter().filter_map(super::encode::Batch::range);
         let range = ranges.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
@@ -96,7 +96,7 @@ pub fn pass(
     std::thread::scope(|scope| {
         let (piece, pieces) = sync_channel::<Result<Piece, Failure>>(1);
         let (done, prepared) = sync_channel::<Result<Prepared, Failure>>(parsers);
-        // Gone with the last parser, so that the reader does not wait for nobody.
+        // The last parser drops the receiver, so that the reader does not wait forever.
         let pieces = Arc::new(Mutex::new(pieces));
         scope.spawn(move || {
             while places.recv().is_ok() {
@@ -127,7 +127,7 @@ pub fn pass(
         for result in &prepared {
             match result {
                 Ok(piece) => drop(waiting.insert(piece.index, piece)),
-                // What is before it is still taken; what comes after may miss it.
+                // The pieces before the failed one are still passed on.
                 Err(error) => failed = failed.or(Some(error)),
             }
             while let Some(piece) = waiting.remove(&next) {
@@ -155,7 +155,6 @@ fn grouped(number: u64) -> String {
 }
 
 impl ImportSummary {
-    /// Takes a piece in.
     pub fn take(&mut self, prepared: &Prepared) {
         self.lines += prepared.lines;
         self.other_lines += prepared.other_lines;
@@ -173,7 +172,7 @@ impl ImportSummary {
             String::new()
         };
         if strict && self.bad > 0 {
-            return format!("nothing imported, for --strict{bad}");
+            return format!("nothing imported, because of --strict{bad}");
         }
         if dry {
             return format!("{readings} readings of {sensors} sensors{span} would be imported{bad}");
@@ -184,17 +183,14 @@ impl ImportSummary {
             0 => String::new(),
             parts if parts == self.parts => {
                 return format!(
-                    "was imported before: all {readings} readings of {sensors} sensors{span}. Those that were deleted since stay deleted; --again LABEL imports them once more{bad}"
+                    "was imported before: all {readings} readings of {sensors} sensors{span}. Readings deleted since then stay deleted; --again LABEL imports them once more{bad}"
                 );
             }
             _ => format!("; {} readings were imported before", grouped(self.there)),
         };
         let retention = match self.past_retention {
             0 => String::new(),
-            count => format!(
-                "; {} of them are older than the server keeps such readings (see its [store] retention)",
-                grouped(count)
-            ),
+            count => format!("; {} of them are older than their retention on the server", grouped(count)),
         };
         format!(
             "{} readings of {sensors} sensors{span} imported in {seconds:.1} s ({rate}/s){there}{bad}{retention}",

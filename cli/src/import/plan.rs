@@ -1,41 +1,28 @@
-//! What a file is taken for: its layout, its columns, the form of its times. Guessed from the first lines, or as asked; shown before anything starts.
+//! The plan of a file: its layout, its columns, the notation of its times, from the options or detected in the first lines.
 
 use std::io::Write;
 
 use serde_json::json;
 
-use super::cells::{Cell, Fields, cell};
+use super::cells::{Cell, cell};
+use super::encode::FirstReading;
+use super::lines::{LDMS_TIME, is_comment, lines, text_of};
 use super::names::TargetSensor;
-use super::parse::{LDMS_TIME, is_comment, lines, text_of};
-use super::times::{TimeFormat, Zone, guess, shown};
-use super::{CsvOptions, Shape};
+use super::options::{CsvOptions, Layout, Shape};
+use super::preview::{self, COLUMNS_SHOWN_MAX, PlannedColumn};
+use super::times::{TimeFormat, Zone, guess};
+use crate::csv::Fields;
 use crate::failure::Failure;
 use crate::output::style::Style;
-use crate::output::table::Table;
 
-/// Lines that a guess is made from.
+/// The number of lines in which the format is detected.
 const SAMPLE_LINES: usize = 1_000;
-/// Columns and sensors that are shown.
-const SHOWN_COLUMNS: usize = 20;
-/// First readings that are shown.
-pub const SHOWN_ROWS: usize = 6;
 /// Names of columns of times, of sensors, of values and of units.
 const TIME_NAMES: &[&str] =
     &["time", "timestamp", "ts", "datetime", "date_time", "_time", "t", "epoch", "zeit", "zeitstempel", "date"];
 const SENSOR_NAMES: &[&str] = &["sensor", "metric", "path", "name", "series", "sensor_id", "topic", "channel"];
 const VALUE_NAMES: &[&str] = &["value", "val", "_value", "reading", "wert"];
 const UNIT_NAMES: &[&str] = &["unit", "units", "einheit"];
-
-/// How a table holds readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Layout {
-    /// A column of times and one for each sensor
-    Wide,
-    /// A line for each reading: sensor, time, value, and perhaps its unit
-    Long,
-    /// As LDMS's store_csv writes it
-    Ldms,
-}
 
 /// A column of values.
 #[derive(Debug, Clone)]
@@ -46,16 +33,16 @@ pub struct ValueColumn {
     pub target: Option<TargetSensor>,
 }
 
-/// Everything that decides what a line means.
+/// The meaning of the lines of a file.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub layout: Layout,
     pub delimiter: u8,
     pub comma: bool,
     pub header: Vec<String>,
-    /// Lines up to the header, with it.
+    /// The number of lines up to the header, included.
     pub skip: u64,
-    /// The header as it stands, for lines that repeat it.
+    /// The line of the header; later lines that repeat it are skipped.
     pub header_line: Vec<u8>,
     pub time: Vec<usize>,
     pub format: TimeFormat,
@@ -63,19 +50,19 @@ pub struct Plan {
     pub sensor: Option<usize>,
     pub unit: Option<usize>,
     pub values: Vec<ValueColumn>,
-    /// Columns that are not imported, and why.
+    /// Columns that are not imported, with the reason.
     pub left_out: Vec<(String, &'static str)>,
-    /// Bytes of a line and readings in it, on average.
+    /// The average number of bytes and readings of a line.
     pub line_bytes: f64,
     pub line_readings: f64,
 }
 
 impl Plan {
-    /// Makes one from the first lines.
+    /// Makes the plan from the first lines and the options.
     pub fn make(sample: &[u8], options: &CsvOptions, shape: &Shape) -> Result<Self, Failure> {
         let refuse = |why: String| Failure::Usage(format!("{}: {why}", shape.file.display()));
         if !sample.contains(&b'\n') && sample.contains(&b'\r') {
-            return Err(refuse("its lines end with CR alone; make LF of them: tr '\\r' '\\n'".into()));
+            return Err(refuse("its lines end with CR alone; convert CR to LF: tr '\\r' '\\n'".into()));
         }
         let all: Vec<&[u8]> = lines(sample).take(SAMPLE_LINES).collect();
         let mut skip = options.skip_lines;
@@ -118,18 +105,18 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Which import this is of, together with the content and the names.
+    /// The part of the import's id that depends on the plan.
     pub fn text(&self) -> String {
         let values: Vec<usize> = self.values.iter().map(|column| column.at).collect();
         let Self { layout, delimiter, comma, skip, time, format, sensor, unit, header, .. } = self;
         format!("{layout:?} {delimiter} {comma} {skip} {time:?} {format:?} {sensor:?} {unit:?} {values:?} {header:?}")
     }
 
-    /// Shows it to a person.
+    /// Writes the plan for people.
     pub fn show(
         &self,
         shape: &Shape,
-        first: &[(String, String, i64, String)],
+        first: &[FirstReading],
         style: Style,
         out: &mut impl Write,
     ) -> std::io::Result<()> {
@@ -143,7 +130,7 @@ impl Plan {
             Layout::Long => "long: a line for each reading",
             Layout::Ldms => "LDMS store_csv: a line for each sample of a producer",
         };
-        let decimals = if self.comma { ", decimals after a comma" } else { "" };
+        let decimals = if self.comma { ", decimals follow a comma" } else { "" };
         writeln!(out, "file      {} ({} bytes)", shape.file.display(), shape.bytes)?;
         writeln!(
             out,
@@ -163,21 +150,17 @@ impl Plan {
             writeln!(out, "left out  column {column:?}: {why}")?;
         }
         writeln!(out)?;
-        let mut table = Table::new(&["COLUMN", "SENSOR", "UNIT"]);
-        for column in self.values.iter().take(SHOWN_COLUMNS) {
-            let (path, unit) = column.target.as_ref().map_or(("", ""), |target| (&target.path, &target.unit));
-            table.row(vec![column.name.clone(), path.to_owned(), unit.to_owned()]);
-        }
-        table.write(style, out)?;
-        if self.values.len() > SHOWN_COLUMNS {
-            writeln!(out, "… and {} more columns (--json lists all)", self.values.len() - SHOWN_COLUMNS)?;
-        }
-        writeln!(out)?;
-        let mut table = Table::new(&["FIRST READINGS", "TIME", ">VALUE", "UNIT"]);
-        for (path, unit, time, value) in first {
-            table.row(vec![path.clone(), shown(*time), value.clone(), unit.clone()]);
-        }
-        table.write(style, out)
+        preview::write_columns(&self.columns(), style, out)?;
+        preview::write_first(first, style, out)
+    }
+
+    fn columns(&self) -> Vec<PlannedColumn<'_>> {
+        let columns = self.values.iter().map(|column| PlannedColumn {
+            column: &column.name,
+            sensor: column.target.as_ref().map(|target| target.path.as_str()),
+            unit: column.target.as_ref().map(|target| target.unit.as_str()),
+        });
+        columns.collect()
     }
 
     /// Whether times may depend on a time zone.
@@ -185,19 +168,14 @@ impl Plan {
         !matches!(self.format, TimeFormat::S | TimeFormat::Ms | TimeFormat::Us | TimeFormat::Ns)
     }
 
-    /// The same for programs.
-    pub fn json(&self, shape: &Shape, first: &[(String, String, i64, String)]) -> serde_json::Value {
+    /// The plan for programs.
+    pub fn json(&self, shape: &Shape, first: &[FirstReading]) -> serde_json::Value {
         let name = |at: &usize| self.header.get(*at).cloned().unwrap_or_default();
-        let columns: Vec<_> = self.values.iter().map(|column| {
-            let target = column.target.as_ref();
-            json!({ "column": column.name, "sensor": target.map(|target| &target.path), "unit": target.map(|target| &target.unit) })
-        }).collect();
-        let rows: Vec<_> = first.iter().map(|(path, unit, time, value)| json!({ "sensor": path, "time": shown(*time), "value": value, "unit": unit })).collect();
         json!({
             "file": shape.file, "layout": format!("{:?}", self.layout).to_lowercase(), "delimiter": char::from(self.delimiter).to_string(),
             "decimal_comma": self.comma, "first_line": self.skip + 1, "time_columns": self.time.iter().map(name).collect::<Vec<_>>(),
             "time_format": format!("{:?}", self.format).to_lowercase(), "time_zone": self.is_local().then(|| shape.zone.name()),
-            "sensor_column": self.sensor.as_ref().map(name), "columns": columns, "first": rows,
+            "sensor_column": self.sensor.as_ref().map(name), "columns": self.columns(), "first": first,
             "left_out": self.left_out.iter().map(|(column, why)| json!({ "column": column, "why": why })).collect::<Vec<_>>(),
         })
     }
@@ -227,9 +205,11 @@ impl Columns<'_> {
         let format = self.format(&time)?;
         let sensor = match layout {
             Layout::Wide => None,
-            Layout::Ldms => Some(self.find(&["ProducerName"]).ok_or("it has no column ProducerName; is it LDMS's?")?),
+            Layout::Ldms => {
+                Some(self.find(&["ProducerName"]).ok_or("it has no column ProducerName; is it a file of LDMS?")?)
+            }
             Layout::Long => {
-                Some(self.sensor().ok_or("no column has the sensors' names; say which with --sensor-column")?)
+                Some(self.sensor().ok_or("no column has the names of the sensors; name it with --sensor-column")?)
             }
         };
         let named = |names: &[&str], option: &Option<String>| match option {
@@ -257,7 +237,7 @@ impl Columns<'_> {
             let taken = |at: &usize| !plan.time.contains(at) && Some(*at) != sensor && Some(*at) != unit;
             let only = || (0..self.header.len()).filter(taken).find(|at| self.is_numeric(*at, comma));
             let value = named(VALUE_NAMES, &self.options.value_column)?.or_else(only);
-            Some(value.ok_or("no column has the values; say which with --value-column")?)
+            Some(value.ok_or("no column has the values; name it with --value-column")?)
         } else {
             None
         };
@@ -276,9 +256,9 @@ impl Columns<'_> {
             if value.is_some_and(|value| value != at) {
                 plan.left_out.push((shown, "it is neither sensor, time, value nor unit"));
             } else if self.options.skip_columns.iter().any(|skip| skip == name) {
-                plan.left_out.push((shown, "asked for with --skip-column"));
+                plan.left_out.push((shown, "skipped by --skip-column"));
             } else if plan.layout == Layout::Ldms && name == "Time_usec" {
-                plan.left_out.push((shown, "it is in the time"));
+                plan.left_out.push((shown, "the time has it"));
             } else if name.is_empty() && self.body.iter().all(|row| row[at].trim_ascii().is_empty()) {
                 plan.left_out.push((shown, "it has neither a name nor cells"));
             } else if value.is_none() && self.is_text(at, plan.comma) {
@@ -317,7 +297,7 @@ impl Columns<'_> {
             Ok(number) if (1..=self.header.len()).contains(&number) => Ok(number - 1),
             _ => Err(format!(
                 "it has no column {name:?}; it has {}",
-                self.header.iter().take(SHOWN_COLUMNS).map(String::as_str).collect::<Vec<_>>().join(", ")
+                self.header.iter().take(COLUMNS_SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ")
             )),
         }
     }
@@ -364,7 +344,7 @@ impl Columns<'_> {
             |at: &usize| is_time(at) && (*at == 0 || !self.is_numeric(*at, comma) || layout == Layout::Long);
         let found = (0..self.header.len()).find(plausible);
         found.map(|at| vec![at]).ok_or_else(|| {
-            "no column has times; say which with --time-column, and how they are written with --time-format".to_owned()
+            "no column has times; name it with --time-column, and their notation with --time-format".to_owned()
         })
     }
 
@@ -382,9 +362,7 @@ impl Columns<'_> {
             .collect();
         let filled: Vec<&[u8]> = joined.iter().map(Vec::as_slice).filter(|cell| !cell.is_empty()).collect();
         if filled.is_empty() {
-            return Err(
-                "it has no line whose time could be read; say how times are written with --time-format".to_owned()
-            );
+            return Err("it has no line with a readable time; name the notation with --time-format".to_owned());
         }
         guess(&filled, self.zone)
     }
@@ -397,7 +375,7 @@ impl Columns<'_> {
         !self.body.is_empty() && self.body.iter().all(|row| cell(&row[at], comma).is_ok())
     }
 
-    /// Whether no cell is a number, and some are something.
+    /// Whether the column has cells, and none is a number.
     fn is_text(&self, at: usize, comma: bool) -> bool {
         self.body.len() > 1 && self.body.iter().all(|row| cell(&row[at], comma).is_err())
     }
@@ -413,14 +391,14 @@ fn delimiter_of(lines: &[&[u8]]) -> u8 {
         let same = counts.iter().filter(|count| **count == first).count();
         if first < 2 { (0, 0) } else { (same * 100 / counts.len().max(1), first) }
     };
-    // Of equals the first: decimals after a comma make commas even too.
+    // The comma is last, because decimal commas also make it even.
     let candidates = [b'\t', b';', b'|', b','];
     let best = candidates.iter().rev().max_by_key(|delimiter| evenness(**delimiter)).copied();
     let even = |delimiter: u8| evenness(delimiter).0 >= 90;
     candidates.into_iter().find(|delimiter| even(*delimiter)).or(best).unwrap_or(b',')
 }
 
-/// Whether cells are numbers when their decimals come after a comma, and not otherwise.
+/// Whether cells are numbers only if their decimals follow a comma.
 fn has_commas(lines: &[&[u8]], delimiter: u8) -> bool {
     let mut fields = Fields::new(delimiter);
     lines.iter().any(|line| {
@@ -432,7 +410,7 @@ fn has_commas(lines: &[&[u8]], delimiter: u8) -> bool {
     })
 }
 
-/// Whether a first line has names: a cell that is no number, no gap and no time of the calendar, nor a path.
+/// Whether a first line has names: cells that are not numbers, gaps or times.
 fn looks_like_header(cells: &[Vec<u8>], comma: bool) -> bool {
     let zone = Zone::parse("UTC");
     let is_name = |text: &Vec<u8>| {
@@ -444,6 +422,6 @@ fn looks_like_header(cells: &[Vec<u8>], comma: bool) -> bool {
         filled && !time
     };
     let names = cells.iter().filter(|cell| is_name(cell)).count();
-    // Of a line of readings one cell is a name: the sensor's.
+    // In a line of readings one cell is a name: the sensor.
     names > 1 || (names == 1 && cells.len() <= 2)
 }

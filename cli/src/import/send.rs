@@ -1,17 +1,16 @@
-//! Parts to the server, one after the other; those that it has are not sent.
+//! Sends parts to the server one after the other, without those that it has.
 
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use wholegrain_api::{ImportState, ImportedPart, paths};
 
 use super::pass::{Body, ImportSummary, Prepared};
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::progress::DelayedBar;
 
-/// How long a server that is busy, or away for a moment, is waited for before each further attempt.
-const WAITS: [Duration; 6] = [
+/// The pauses between attempts while the server is busy or cannot be reached.
+const BACKOFF: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
     Duration::from_secs(1),
@@ -19,10 +18,8 @@ const WAITS: [Duration; 6] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// Parts of a piece besides its own have numbers of their own.
+/// The numbers of additional parts of a piece.
 const MORE_PER_PIECE: u64 = 4_096;
-/// Work shorter than this shows no bar.
-const SHOW_AFTER: Duration = Duration::from_millis(500);
 
 /// Whether an import has this part.
 fn has(state: &ImportState, part: u64) -> bool {
@@ -34,28 +31,25 @@ pub struct Sender<'a> {
     /// `None` for a dry run.
     connection: Option<&'a Connection>,
     id: String,
-    /// The parts of pieces, and those that pieces have besides.
+    /// The parts on the server: one for each piece, and the additional parts of pieces.
     known: (ImportState, ImportState),
     pub summary: ImportSummary,
-    bar: Option<ProgressBar>,
-    begun: Instant,
+    bar: DelayedBar,
 }
 
 impl<'a> Sender<'a> {
-    /// Asks what is there.
+    /// Requests the parts on the server.
     pub fn new(connection: Option<&'a Connection>, id: &str, bytes: u64) -> Result<Self, Failure> {
         let state = |id: String| match connection {
             None => Ok(ImportState { id, readings: 0, parts: Vec::new() }),
             Some(connection) => connection.get(paths::IMPORT).query("id", id).send()?.json(),
         };
         let known = (state(id.to_owned())?, state(more(id))?);
-        let bar = std::io::stderr()
-            .is_terminal()
-            .then(|| ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden()));
-        Ok(Self { connection, id: id.to_owned(), known, summary: ImportSummary::default(), bar, begun: Instant::now() })
+        let bar = DelayedBar::new(bytes, "{wide_bar} {percent:>3}%  {msg}  {bytes}/{total_bytes}  {eta}");
+        Ok(Self { connection, id: id.to_owned(), known, summary: ImportSummary::default(), bar })
     }
 
-    /// Sends what a piece has.
+    /// Sends the parts of a piece.
     pub fn take(&mut self, prepared: Prepared) -> Result<(), Failure> {
         self.summary.take(&prepared);
         let last = prepared.bodies.len().saturating_sub(1);
@@ -86,20 +80,13 @@ impl<'a> Sender<'a> {
         self.summary.there += body.readings;
     }
 
-    /// So much of the file has been read.
+    /// Shows the number of bytes of the file that have been read.
     pub fn progress(&mut self, taken: u64) {
-        let Some(bar) = &self.bar else { return };
-        if bar.is_hidden() && self.begun.elapsed() > SHOW_AFTER {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {msg}  {bytes}/{total_bytes}  {eta}");
-            style.into_iter().for_each(|style| bar.set_style(style));
-        }
-        bar.set_position(taken);
-        bar.set_message(format!("{} readings", self.summary.readings));
+        self.bar.set(taken, || format!("{} readings", self.summary.readings));
     }
 
     pub fn finish(&self) {
-        self.bar.iter().for_each(ProgressBar::finish_and_clear);
+        self.bar.finish();
     }
 }
 
@@ -107,17 +94,19 @@ fn more(id: &str) -> String {
     format!("{id}-more")
 }
 
-/// Sends a part, again where the server is busy or away for a moment.
+/// Sends a part, again if the server is busy or cannot be reached.
 fn send(connection: &Connection, id: &str, part: u64, body: &[u8]) -> Result<ImportedPart, Failure> {
-    let mut waits = WAITS.iter();
+    let mut pauses = BACKOFF.iter();
     loop {
         let request = connection.post(paths::IMPORT).query("id", id).query("part", part);
         let response = request.body("application/vnd.apache.arrow.stream", body).send();
-        match (response.and_then(|response| response.json()), waits.next()) {
+        match (response.and_then(|response| response.json()), pauses.next()) {
             (Ok(part), _) => return Ok(part),
-            (Err(Failure::Unreachable(_)), Some(wait)) => std::thread::sleep(*wait),
-            (Err(Failure::Unreachable(why)), None) => {
-                return Err(Failure::Unreachable(format!("{why}; the same command again goes on with part {part}")));
+            (Err(Failure::Unreachable(_)), Some(pause)) => std::thread::sleep(*pause),
+            (Err(Failure::Unreachable(reason)), None) => {
+                return Err(Failure::Unreachable(format!(
+                    "{reason}; the same command again continues with part {part}"
+                )));
             }
             (Err(other), _) => return Err(other),
         }

@@ -1,4 +1,4 @@
-//! A file's bytes, in pieces of whole lines, and the name of its content. Packed with gzip or zstd it is unpacked on the way.
+//! The content of a file in pieces of whole lines, decompressed from gzip or zstd, and its hash.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -10,17 +10,17 @@ use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
 
-/// The longest line. A file with a longer one is no table.
+/// The longest line, in bytes. A file with a longer one is not a table.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
-/// How much is looked at to find out what a file is.
+/// The number of bytes in which the format is detected.
 pub const SAMPLE_BYTES: usize = 1 << 20;
-/// Bytes read at once.
+/// The number of bytes read at once.
 const READ_BYTES: usize = 256 << 10;
-/// The beginnings of packed files.
+/// The beginnings of compressed files.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The mark that some programs put before UTF-8.
-const MARK: &[u8] = b"\xef\xbb\xbf";
+/// The byte order mark of UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Whole lines of a file.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Piece {
 pub struct FileSource {
     path: PathBuf,
     reader: Box<dyn Read + Send>,
-    /// Bytes of the file itself that have been read, packed or not.
+    /// The number of bytes read from the file, before decompression.
     pub taken: Arc<AtomicU64>,
     rest: Vec<u8>,
     ended: bool,
@@ -45,7 +45,7 @@ pub struct FileSource {
     piece_bytes: usize,
 }
 
-/// Counts what is read of the file.
+/// Counts the bytes that are read.
 struct CountingReader(File, Arc<AtomicU64>);
 
 impl Read for CountingReader {
@@ -59,26 +59,26 @@ impl Read for CountingReader {
 impl FileSource {
     /// Opens it; pieces have about `piece_bytes`.
     pub fn open(path: &Path, piece_bytes: usize) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
-        let mut file = File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.is_dir() {
+        let failed = Failure::reading(path);
+        let mut file = File::open(path).map_err(&failed)?;
+        if file.metadata().map_err(&failed)?.is_dir() {
             return Err(Failure::Usage(format!("{} is a directory; name its files", path.display())));
         }
         let mut begin = [0; 4];
         let mut length = 0;
         while length < begin.len() {
-            match file.read(&mut begin[length..]).map_err(failed)? {
+            match file.read(&mut begin[length..]).map_err(&failed)? {
                 0 => break,
                 read => length += read,
             }
         }
         let taken: Arc<AtomicU64> = Arc::default();
-        let whole = CountingReader(File::open(path).map_err(failed)?, taken.clone());
+        let whole = CountingReader(File::open(path).map_err(&failed)?, taken.clone());
         let begin = &begin[..length];
         let reader: Box<dyn Read + Send> = if begin.starts_with(&GZIP) {
             Box::new(flate2::read::MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, whole)))
         } else if begin.starts_with(&ZSTD) {
-            Box::new(zstd::stream::read::Decoder::new(whole).map_err(failed)?)
+            Box::new(zstd::stream::read::Decoder::new(whole).map_err(&failed)?)
         } else {
             Box::new(whole)
         };
@@ -92,22 +92,22 @@ impl FileSource {
             line: 1,
             piece_bytes,
         };
-        source.fill(MARK.len())?;
-        if source.rest.starts_with(MARK) {
-            source.rest.drain(..MARK.len());
+        source.fill(BYTE_ORDER_MARK.len())?;
+        if source.rest.starts_with(BYTE_ORDER_MARK) {
+            source.rest.drain(..BYTE_ORDER_MARK.len());
         }
         if source.rest.starts_with(b"\xff\xfe") || source.rest.starts_with(b"\xfe\xff") {
-            let advice = format!("make UTF-8 of it: iconv -f UTF-16 -t UTF-8 {}", path.display());
+            let advice = format!("convert it to UTF-8: iconv -f UTF-16 -t UTF-8 {}", path.display());
             return Err(Failure::Usage(format!("{} is UTF-16; {advice}", path.display())));
         }
         Ok(source)
     }
 
-    /// Reads until so many bytes are there, or the end.
-    fn fill(&mut self, wanted: usize) -> Result<(), Failure> {
-        while !self.ended && self.rest.len() < wanted {
+    /// Reads until the buffer has this number of bytes, or the file ends.
+    fn fill(&mut self, bytes: usize) -> Result<(), Failure> {
+        while !self.ended && self.rest.len() < bytes {
             let before = self.rest.len();
-            self.rest.resize(before + READ_BYTES.max(wanted - before), 0);
+            self.rest.resize(before + READ_BYTES.max(bytes - before), 0);
             let read = self.reader.read(&mut self.rest[before..]);
             self.rest.truncate(before + *read.as_ref().unwrap_or(&0));
             match read {
@@ -115,18 +115,18 @@ impl FileSource {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let path = self.path.display();
-                    return Err(Failure::Failed(format!("cannot read {path}: {error}; is the file whole?")));
+                    return Err(Failure::Failed(format!("cannot read {path}: {error}; is the file complete?")));
                 }
             }
         }
         Ok(())
     }
 
-    /// The first lines, which stay to be read.
+    /// The first lines, without consuming them.
     pub fn sample(&mut self) -> Result<&[u8], Failure> {
         self.fill(SAMPLE_BYTES)?;
         let all = &self.rest[..self.rest.len().min(SAMPLE_BYTES)];
-        // The last one may be cut.
+        // The last line may be cut.
         let end = if self.ended && all.len() == self.rest.len() {
             all.len()
         } else {
@@ -169,16 +169,16 @@ impl FileSource {
     }
 }
 
-/// The file's size and a hash of all of it.
+/// The size and a hash of a file.
 pub fn fingerprint(path: &Path) -> Result<(u64, Sha256), Failure> {
-    let failed = |error: io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
-    let mut file = File::open(path).map_err(failed)?;
+    let failed = Failure::reading(path);
+    let mut file = File::open(path).map_err(&failed)?;
     let (mut hash, mut size) = (Sha256::new(), 0);
     let mut buffer = vec![0; READ_BYTES];
     loop {
         let read = match file.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            read => read.map_err(failed)?,
+            read => read.map_err(&failed)?,
         };
         if read == 0 {
             return Ok((size, hash));
@@ -244,6 +244,6 @@ mod tests {
                 Err(other) => panic!("{other:?}"),
             }
         };
-        assert!(error.contains("whole"), "{error}");
+        assert!(error.contains("complete"), "{error}");
     }
 }

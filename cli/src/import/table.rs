@@ -12,38 +12,34 @@ use serde_json::json;
 use wholegrain_model::Kind;
 use wholegrain_query::UNIT_KEY;
 
-use super::Shape;
 use super::arrays::{is_number, is_text, is_time, is_wide_unsigned, number, plain, text, time};
 use super::cells::Cell;
-use super::encode::{Batch, Column, Sensors};
+use super::encode::{Batch, Column, FirstReading, Sensors};
 use super::names::TargetSensor;
+use super::options::Shape;
 use super::parse::{Bad, Parsed};
-use super::plan::SHOWN_ROWS;
-use super::times::shown;
+use super::preview::{self, PlannedColumn, READINGS_SHOWN_MAX};
 use crate::export::{PROPERTIES_KEY, Properties, VALUE_INT};
 use crate::failure::Failure;
 use crate::output::style::Style;
-use crate::output::table::Table;
 
-/// Rows that are read at once.
+/// The number of rows that are read at once.
 const BATCH_ROWS: usize = 1 << 16;
-/// A part that has so many readings is full.
+/// A part with this number of readings is full.
 const PART_READINGS: usize = 1 << 20;
-/// The beginning of an Arrow IPC file, which a stream does not have.
+/// The beginning of an Arrow IPC file; a stream has none.
 const FILE_MAGIC: &[u8] = b"ARROW1";
-/// Columns that are shown.
-const SHOWN_COLUMNS: usize = 20;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, Failure>>>;
 
-/// What a file is taken for.
+/// The meaning of the columns of a file.
 pub struct TablePlan {
     parquet: bool,
     schema: SchemaRef,
     time: usize,
     /// The columns of sensors and values of a long table.
     long: Option<(usize, usize)>,
-    /// The column with integers exactly, beside the values.
+    /// The column with exact integers, besides the values.
     exact: Option<usize>,
     wide: Vec<(usize, TargetSensor)>,
     left_out: Vec<String>,
@@ -67,7 +63,7 @@ impl TablePlan {
         let find = |name: &str| fields.iter().position(|field| field.name().eq_ignore_ascii_case(name));
         let time = find("time").filter(|at| is_time(fields[*at].data_type()));
         let time = time.or_else(|| fields.iter().position(|field| is_time(field.data_type())));
-        let time = time.ok_or_else(|| refuse("no column is of a type of times (timestamp)"))?;
+        let time = time.ok_or_else(|| refuse("no column has times (type timestamp)"))?;
         let long = find("sensor")
             .zip(find("value"))
             .filter(|(sensor, value)| is_text(fields[*sensor].data_type()) && is_number(fields[*value].data_type()));
@@ -110,15 +106,15 @@ impl TablePlan {
         format!("{} {:?} {} {:?} {BATCH_ROWS} {PART_READINGS}", self.parquet, names, self.time, self.long)
     }
 
-    pub fn first(&self, shape: &Shape) -> Result<Vec<(String, String, i64, String)>, Failure> {
+    pub fn first(&self, shape: &Shape) -> Result<Vec<FirstReading>, Failure> {
         let (_, mut batches) = open(shape, self.parquet)?;
         let Some(batch) = batches.next().transpose()? else { return Ok(Vec::new()) };
         let mut part = TablePart::default();
-        self.take(&batch.slice(0, batch.num_rows().min(SHOWN_ROWS)), shape, &mut part)?;
-        Ok(part.finish(0, shape).batches.first().map(|batch| batch.first(SHOWN_ROWS)).unwrap_or_default())
+        self.take(&batch.slice(0, batch.num_rows().min(READINGS_SHOWN_MAX)), shape, &mut part)?;
+        Ok(part.finish(0, shape).batches.first().map(|batch| batch.first(READINGS_SHOWN_MAX)).unwrap_or_default())
     }
 
-    /// Gives every part, in order.
+    /// Passes every part to `each`, in order.
     pub fn parts(&self, shape: &Shape, each: &mut dyn FnMut(Parsed) -> Result<(), Failure>) -> Result<(), Failure> {
         let (_, batches) = open(shape, self.parquet)?;
         let (mut part, mut index) = (TablePart::default(), 0);
@@ -155,11 +151,11 @@ impl TablePlan {
         Ok(())
     }
 
-    /// Shows it to a person.
+    /// Writes the plan for people.
     pub fn show(
         &self,
         shape: &Shape,
-        first: &[(String, String, i64, String)],
+        first: &[FirstReading],
         style: Style,
         out: &mut impl Write,
     ) -> std::io::Result<()> {
@@ -182,38 +178,28 @@ impl TablePlan {
         }
         writeln!(out)?;
         if !self.wide.is_empty() {
-            let mut table = Table::new(&["COLUMN", "SENSOR", "UNIT"]);
-            for (at, target) in self.wide.iter().take(SHOWN_COLUMNS) {
-                table.row(vec![self.schema.field(*at).name().clone(), target.path.clone(), target.unit.clone()]);
-            }
-            table.write(style, out)?;
-            if self.wide.len() > SHOWN_COLUMNS {
-                writeln!(out, "… and {} more columns (--json lists all)", self.wide.len() - SHOWN_COLUMNS)?;
-            }
-            writeln!(out)?;
+            preview::write_columns(&self.columns(), style, out)?;
         }
-        let mut table = Table::new(&["FIRST READINGS", "TIME", ">VALUE", "UNIT"]);
-        for (path, unit, time, value) in first {
-            table.row(vec![path.clone(), shown(*time), value.clone(), unit.clone()]);
-        }
-        table.write(style, out)
+        preview::write_first(first, style, out)
     }
 
-    /// The same for programs.
-    pub fn json(&self, shape: &Shape, first: &[(String, String, i64, String)]) -> serde_json::Value {
-        let columns: Vec<_> = self.wide.iter().map(|(at, target)| {
-            json!({ "column": self.schema.field(*at).name(), "sensor": target.path, "unit": target.unit })
-        }).collect();
-        let rows: Vec<_> = first.iter().map(|(path, unit, time, value)| json!({ "sensor": path, "time": shown(*time), "value": value, "unit": unit })).collect();
+    fn columns(&self) -> Vec<PlannedColumn<'_>> {
+        let wide = self.wide.iter().map(|(at, target)| (self.schema.field(*at).name(), target));
+        wide.map(|(column, target)| PlannedColumn { column, sensor: Some(&target.path), unit: Some(&target.unit) })
+            .collect()
+    }
+
+    /// The plan for programs.
+    pub fn json(&self, shape: &Shape, first: &[FirstReading]) -> serde_json::Value {
         let layout = if self.long.is_some() { "long" } else { "wide" };
         json!({
-            "file": shape.file, "layout": layout, "time_columns": [self.schema.field(self.time).name()], "columns": columns,
-            "first": rows, "left_out": self.left_out.iter().map(|column| json!({ "column": column })).collect::<Vec<_>>(),
+            "file": shape.file, "layout": layout, "time_columns": [self.schema.field(self.time).name()], "columns": self.columns(),
+            "first": first, "left_out": self.left_out.iter().map(|column| json!({ "column": column })).collect::<Vec<_>>(),
         })
     }
 }
 
-/// A part on its way.
+/// A part that is being built.
 #[derive(Default)]
 struct TablePart {
     sensors: Sensors,
@@ -239,7 +225,7 @@ impl TablePart {
     ) -> Result<(), String> {
         let value = number(values, row)?;
         let value = if value == Cell::Empty { Cell::Gap } else { value };
-        let name = text(sensors, row).ok_or("there is no sensor")?;
+        let name = text(sensors, row).ok_or("the sensor is missing")?;
         let sensor = match self.known.get(name) {
             Some(sensor) => *sensor,
             None => {
@@ -287,29 +273,29 @@ impl TablePart {
 /// The columns and the rows of a file.
 fn open(shape: &Shape, parquet: bool) -> Result<(SchemaRef, Batches), Failure> {
     let path = shape.file.display().to_string();
-    let mut file = File::open(&shape.file).map_err(|error| Failure::Failed(format!("cannot read {path}: {error}")))?;
+    let mut file = File::open(&shape.file).map_err(Failure::reading(&shape.file))?;
     let kind = if parquet { "Parquet" } else { "Arrow IPC" };
-    let is_no = |error: String| Failure::Usage(format!("{path} is no {kind} file: {error}"));
+    let refuse = |error: String| Failure::Usage(format!("{path} is not a file of {kind}: {error}"));
     let broken = {
         let path = path.clone();
         move |error: String| Failure::Failed(format!("cannot read {path} to its end: {error}"))
     };
     if parquet {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| is_no(error.to_string()))?;
+        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| refuse(error.to_string()))?;
         let schema = builder.schema().clone();
-        let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(|error| is_no(error.to_string()))?;
+        let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(|error| refuse(error.to_string()))?;
         return Ok((schema, Box::new(reader.map(move |batch| batch.map_err(|error| broken(error.to_string()))))));
     }
     let mut magic = [0; FILE_MAGIC.len()];
     let is_file = file.read_exact(&mut magic).is_ok() && magic == FILE_MAGIC;
-    file.seek(SeekFrom::Start(0)).map_err(|error| is_no(error.to_string()))?;
+    file.seek(SeekFrom::Start(0)).map_err(|error| refuse(error.to_string()))?;
     let file = BufReader::new(file);
     if is_file {
-        let reader = FileReader::try_new(file, None).map_err(|error| is_no(error.to_string()))?;
+        let reader = FileReader::try_new(file, None).map_err(|error| refuse(error.to_string()))?;
         let schema = reader.schema();
         return Ok((schema, Box::new(reader.map(move |batch| batch.map_err(|error| broken(error.to_string()))))));
     }
-    let reader = StreamReader::try_new(file, None).map_err(|error| is_no(error.to_string()))?;
+    let reader = StreamReader::try_new(file, None).map_err(|error| refuse(error.to_string()))?;
     let schema = reader.schema();
     Ok((schema, Box::new(reader.map(move |batch| batch.map_err(|error| broken(error.to_string()))))))
 }

@@ -1,4 +1,4 @@
-//! Timestamps as files have them: which form they have, and what instant each is. What is no instant, or two, is refused and not guessed.
+//! Times in files: detects their notation, and parses them. Invalid and ambiguous times are refused.
 
 use std::fmt;
 use std::path::Path;
@@ -9,14 +9,14 @@ use wholegrain_model::Timestamp;
 
 use crate::failure::Failure;
 
-/// Where the system keeps the rules of time zones.
+/// The system's directory of time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
-/// Epoch times outside these years are taken for something else: 1980 to 2100, in seconds.
+/// A number outside of these years is not detected as a time: 1980 to 2100, in seconds.
 const EPOCH_PLAUSIBLE: std::ops::Range<i64> = 315_532_800..4_102_444_800;
-/// A form counts when at least this part of the sample has it.
+/// A notation is detected if at least one in this number of times has it.
 const SAMPLE_PART: usize = 2;
 
-/// How times are written.
+/// The notation of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum TimeFormat {
     /// Seconds since 1970-01-01 UTC, with or without decimals
@@ -66,14 +66,14 @@ impl TimeFormat {
     }
 }
 
-/// Why a text is no instant.
+/// The reason why a text is not a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeFault {
     NotATime,
     LeapSecond,
-    /// The clocks were put forward over it.
+    /// The clocks were set forward over this local time.
     Skipped,
-    /// The clocks were put back: there are two.
+    /// The clocks were set back: this local time occurred twice.
     Twice,
     OutOfRange,
 }
@@ -83,14 +83,14 @@ impl fmt::Display for TimeFault {
         f.write_str(match self {
             TimeFault::NotATime => "the time cannot be read",
             TimeFault::LeapSecond => "a leap second, which Unix time does not have",
-            TimeFault::Skipped => "a local time that there was not: the clocks were put forward over it",
-            TimeFault::Twice => "a local time that there was twice: the clocks were put back",
+            TimeFault::Skipped => "a local time that did not exist: the clocks were set forward",
+            TimeFault::Twice => "a local time that occurred twice: the clocks were set back",
             TimeFault::OutOfRange => "the time is outside the years 1678 to 2261",
         })
     }
 }
 
-/// A time zone for times that do not say theirs.
+/// The time zone of times without one.
 #[derive(Debug, Clone)]
 pub struct Zone {
     name: String,
@@ -114,13 +114,13 @@ impl Zone {
                 "--time-zone {name}: {why}; write UTC, an offset such as +01:00, or a name such as Europe/Berlin (see {ZONES})"
             ))
         };
-        let harmless = name.split('/').all(|level| {
+        let is_safe = name.split('/').all(|level| {
             !level.is_empty()
                 && !level.starts_with('.')
                 && level.bytes().all(|b| b.is_ascii_alphanumeric() || b"-+_".contains(&b))
         });
-        if !harmless {
-            return Err(refuse("this is no name of a time zone"));
+        if !is_safe {
+            return Err(refuse("this is not the name of a time zone"));
         }
         let data = std::fs::read(Path::new(ZONES).join(name)).map_err(|error| refuse(&error.to_string()))?;
         named(TimeZone::tzif(name, &data).map_err(|error| refuse(&error.to_string()))?)
@@ -131,7 +131,7 @@ impl Zone {
     }
 }
 
-/// Reads times of one form. Remembers what it found of the minute before: nearly always the next time is of the same one.
+/// Parses times of one notation. Remembers the offset of the last minute, because the next time is nearly always in the same minute.
 #[derive(Debug, Clone)]
 pub struct Times {
     pub format: TimeFormat,
@@ -189,7 +189,7 @@ impl Times {
     }
 }
 
-/// The form of most of these times.
+/// Detects the notation of most of these times.
 pub fn guess(sample: &[&[u8]], zone: &Zone) -> Result<TimeFormat, String> {
     let matching = |format: TimeFormat| {
         let mut times = Times::new(format, zone);
@@ -211,18 +211,18 @@ pub fn guess(sample: &[&[u8]], zone: &Zone) -> Result<TimeFormat, String> {
     let [_, _, dmy, mdy] = counts;
     let best = (0..counts.len()).max_by_key(|at| (counts[*at], std::cmp::Reverse(*at))).unwrap_or(0);
     if !enough(counts[best]) {
-        return Err(format!("times such as {:?} are of no known form; name it with --time-format", example()));
+        return Err(format!("the notation of times such as {:?} is unknown; name it with --time-format", example()));
     }
     if best >= 2 && dmy == mdy {
         return Err(format!(
-            "{:?} can be day, month, year or month, day, year; say which with --time-format dmy or mdy",
+            "{:?} can be day, month, year or month, day, year; choose with --time-format dmy or mdy",
             example()
         ));
     }
     Ok(TimeFormat::DATES[best])
 }
 
-/// A count of units since the epoch with decimals; what is finer than a nanosecond is cut off.
+/// Parses a number of units since the epoch with decimals, which are cut after the nanosecond.
 fn epoch(text: &[u8], unit_ns: i64) -> Result<i64, TimeFault> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -253,16 +253,16 @@ fn number(digits: &[u8]) -> Result<i64, TimeFault> {
     digits.iter().fold(Some(0i64), add).ok_or(TimeFault::OutOfRange)
 }
 
-/// A time of a calendar.
+/// A date and time of day.
 struct Civil {
     day: i64,
     second: i64,
     nanosecond: i64,
-    /// Seconds east of UTC, when the text says it.
+    /// Seconds east of UTC, if the text has it.
     offset: Option<i32>,
 }
 
-/// Reads so many digits at the front.
+/// Parses digits at the beginning.
 fn digits(text: &[u8], least: usize, most: usize) -> Option<(i64, &[u8])> {
     let count = text.iter().take(most).take_while(|b| b.is_ascii_digit()).count();
     if count < least {
@@ -299,7 +299,7 @@ fn civil(text: &[u8], format: TimeFormat) -> Result<Civil, TimeFault> {
     Ok(Civil { day, second, nanosecond, offset })
 }
 
-/// Year, month, day, and what follows.
+/// Parses year, month and day. Returns the rest of the text too.
 fn date(text: &[u8], format: TimeFormat) -> Option<(i64, i64, i64, &[u8])> {
     if format == TimeFormat::Compact {
         let (year, rest) = digits(text, 4, 4)?;
@@ -327,7 +327,7 @@ fn date(text: &[u8], format: TimeFormat) -> Option<(i64, i64, i64, &[u8])> {
     })
 }
 
-/// Seconds since midnight, nanoseconds, and what follows.
+/// Parses the time of day. Returns seconds since midnight, nanoseconds, and the rest of the text.
 fn time_of_day(text: &[u8], compact: bool) -> Result<(i64, i64, &[u8]), TimeFault> {
     let wrong = TimeFault::NotATime;
     let (hour, rest) = digits(text, if compact { 2 } else { 1 }, 2).ok_or(wrong)?;
@@ -366,7 +366,7 @@ fn time_of_day(text: &[u8], compact: bool) -> Result<(i64, i64, &[u8]), TimeFaul
     Ok((hour * 3600 + minute * 60 + second, nanosecond, rest))
 }
 
-/// `+01:00`, `+0100`, `+01`: seconds east of UTC, and what follows.
+/// Parses `+01:00`, `+0100` or `+01`. Returns seconds east of UTC, and the rest of the text.
 fn offset(text: &[u8]) -> Option<(i32, &[u8])> {
     let sign = match text.first()? {
         b'+' => 1,
@@ -382,7 +382,7 @@ fn offset(text: &[u8]) -> Option<(i32, &[u8])> {
     (hours <= 18 && minutes <= 59).then_some((sign * (hours * 3600 + minutes * 60) as i32, rest))
 }
 
-/// Days of the proleptic Gregorian calendar, counted in eras of 400 years that begin in March.
+/// Counts days of the proleptic Gregorian calendar in eras of 400 years that begin in March.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let of_era = year.rem_euclid(400);

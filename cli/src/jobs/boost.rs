@@ -1,4 +1,4 @@
-//! `wholegrain jobs boost`, `unboost` and `rules`: changes what is sampled of a running job, on all its nodes at once.
+//! `wholegrain jobs boost`, `unboost` and `rules`: change the sampling of a running job on all its nodes.
 
 use std::path::Path;
 
@@ -7,14 +7,13 @@ use serde_json::Value;
 use wholegrain_api::{NodeResponse, NodeResponses, paths};
 use wholegrain_model::Interval;
 
-use super::job_fields::JobsFormat;
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::job_arguments::job_path;
 use crate::output::table::Table;
-use crate::output::{print, print_json};
+use crate::output::{ResultFormat, print_json, print_table};
 use crate::rule::RuleArgs;
-use crate::socket::encoded;
 
 /// Sample metrics of a running job more often for a while, on all its nodes
 #[derive(Args)]
@@ -27,13 +26,10 @@ Examples:
   wholegrain jobs boost 4711 --metrics 'memory/**' --every 10ms --for 1h --accumulate 1s --quantiles 0.5,0.99
   wholegrain jobs unboost 4711")]
 pub struct BoostArgs {
-    /// The id of the job
-    #[arg(value_name = "ID")]
-    job: String,
+    #[command(flatten)]
+    target: TargetOptions,
     #[command(flatten)]
     rule: RuleArgs,
-    #[command(flatten)]
-    output: OutputOptions,
 }
 
 /// End the rules of a job, on all its nodes
@@ -45,11 +41,8 @@ Examples:
   wholegrain jobs unboost 4711
   wholegrain jobs unboost 4711 --format json")]
 pub struct UnboostArgs {
-    /// The id of the job
-    #[arg(value_name = "ID")]
-    job: String,
     #[command(flatten)]
-    output: OutputOptions,
+    target: TargetOptions,
 }
 
 /// List the metrics and intervals of a running job on each of its nodes
@@ -59,63 +52,62 @@ Examples:
   wholegrain jobs rules 4711
   wholegrain jobs rules 4711 --format json")]
 pub struct RulesArgs {
+    #[command(flatten)]
+    target: TargetOptions,
+}
+
+/// The job, the output format and the server.
+#[derive(Args)]
+struct TargetOptions {
     /// The id of the job
     #[arg(value_name = "ID")]
     job: String,
-    #[command(flatten)]
-    output: OutputOptions,
-}
-
-/// The output format and the server.
-#[derive(Args)]
-struct OutputOptions {
     /// The format of the output
-    #[arg(long, short, value_enum, default_value_t = JobsFormat::Table)]
-    format: JobsFormat,
+    #[arg(long, short, value_enum, default_value_t = ResultFormat::Table)]
+    format: ResultFormat,
     #[command(flatten)]
     client: ClientOption,
 }
 
-fn path(job: &str) -> String {
-    paths::of_job(paths::JOB_RULES, &encoded(job))
+impl TargetOptions {
+    fn path(&self) -> String {
+        job_path(paths::JOB_RULES, &self.job)
+    }
 }
 
 pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let server = Connection::open(args.output.client.or(client))?;
-    let request = server.post(path(&args.job)).json(&args.rule.request());
-    let request = if args.rule.dry { request.query("try", 1) } else { request };
-    print_results(&request.find()?.json()?, &args.output, |ok| {
-        let jobs = ok["metrics"].as_u64().unwrap_or(0);
+    let server = Connection::open(args.target.client.or(client))?;
+    let request = server.post(args.target.path()).json(&args.rule.request());
+    let request = if args.rule.dry_run { request.query("try", 1) } else { request };
+    print_results(&request.find()?.json()?, args.target.format, |ok| {
+        let metrics = ok["metrics"].as_u64().unwrap_or(0);
         let until = ok["until"].as_str().map_or(String::new(), |until| format!(" until {until}"));
         let notes: Vec<&str> = ok["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        [format!("{jobs} metrics{until}").as_str()].into_iter().chain(notes).collect::<Vec<_>>().join("; ")
+        [format!("{metrics} metrics{until}").as_str()].into_iter().chain(notes).collect::<Vec<_>>().join("; ")
     })
 }
 
 pub fn unboost(args: &UnboostArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let server = Connection::open(args.output.client.or(client))?;
-    let responses = server.delete(path(&args.job)).find()?.json()?;
-    print_results(&responses, &args.output, |ok| ok["done"].as_str().unwrap_or("done").to_owned())
+    let server = Connection::open(args.target.client.or(client))?;
+    let responses = server.delete(args.target.path()).find()?.json()?;
+    print_results(&responses, args.target.format, |ok| ok["done"].as_str().unwrap_or("done").to_owned())
 }
 
 /// Prints the result of each node. The command fails if any node failed.
 fn print_results(
     responses: &NodeResponses,
-    options: &OutputOptions,
+    format: ResultFormat,
     text: impl Fn(&Value) -> String,
 ) -> Result<(), Failure> {
-    if options.format == JobsFormat::Json {
-        print_json(responses)?;
-    } else {
-        let mut table = Table::new(&["node", "result"]);
-        for node in &responses.nodes {
-            let result = match &node.error {
-                Some(error) => format!("failed: {error}"),
-                None => text(node.ok.as_ref().unwrap_or(&Value::Null)),
-            };
-            table.row(vec![node.node.clone(), result]);
+    let result = |response: &NodeResponse| match &response.error {
+        Some(error) => format!("failed: {error}"),
+        None => text(response.ok.as_ref().unwrap_or(&Value::Null)),
+    };
+    match format {
+        ResultFormat::Json => print_json(responses)?,
+        ResultFormat::Table => {
+            print_table(&Table::of(&responses.nodes, &[("NODE", &|one| one.node.clone()), ("RESULT", &result)]))?;
         }
-        print(|style, out| table.write(style, out))?;
     }
     let failed: Vec<&NodeResponse> = responses.nodes.iter().filter(|node| node.error.is_some()).collect();
     if failed.is_empty() {
@@ -126,12 +118,12 @@ fn print_results(
 }
 
 pub fn rules(args: &RulesArgs, client: Option<&Path>) -> Result<(), Failure> {
-    let server = Connection::open(args.output.client.or(client))?;
-    let responses: NodeResponses = server.get(path(&args.job)).send()?.json()?;
-    if args.output.format == JobsFormat::Json {
-        return print_results(&responses, &args.output, |_| String::new());
+    let server = Connection::open(args.target.client.or(client))?;
+    let responses: NodeResponses = server.get(args.target.path()).find()?.json()?;
+    if args.target.format == ResultFormat::Json {
+        return print_results(&responses, ResultFormat::Json, |_| String::new());
     }
-    let mut table = Table::new(&["node", "metric", "unit", ">every", ">window", ">rule"]);
+    let mut table = Table::new(&["NODE", "METRIC", "UNIT", ">EVERY", ">WINDOW", ">RULE"]);
     for response in &responses.nodes {
         if let Some(error) = &response.error {
             table.row(vec![response.node.clone(), format!("({error})")]);
@@ -150,5 +142,5 @@ pub fn rules(args: &RulesArgs, client: Option<&Path>) -> Result<(), Failure> {
             ]);
         }
     }
-    print(|style, out| table.write(style, out))
+    print_table(&table)
 }

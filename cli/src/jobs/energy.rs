@@ -1,4 +1,4 @@
-//! `wholegrain jobs energy ID`: the energy of a job, with the rule by which it was shared and the part of the time it is of.
+//! `wholegrain jobs energy ID`: the energy of a job, the rule that shares it between jobs, and the part of the time that was measured.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,14 +6,13 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use wholegrain_api::{JobEnergy, JobEnergyTotal, paths};
 
-use super::job_fields::{JobsFormat, at_parameter};
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::job_arguments::JobArgument;
 use crate::output::style::Style;
 use crate::output::table::Table;
-use crate::output::{print, print_json, values};
-use crate::socket::encoded;
+use crate::output::{ResultFormat, print, print_json, values};
 
 const EXAMPLES: &str = "\
 Energy covers the measured time only; gaps are not estimated. If several jobs ran on a node, --share decides which part of its energy \
@@ -25,40 +24,36 @@ Examples:
   wholegrain jobs energy 4711 --meter ipmi/power --meter 'powercap/package-*/energy + powercap/package-*/dram/energy'
   wholegrain jobs energy 4711 --format json | jq .total.kwh";
 
-/// Show the energy of a job, and how much of its time that is known for
+/// Show the energy of a job, and the part of its time that was measured
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct EnergyArgs {
-    /// The job's id, or its other id
-    #[arg(value_name = "ID")]
-    job: String,
-    /// Of several jobs that had this id, the newest that had begun by then
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    at: Option<String>,
-    /// What measures a node, in place of the server's setting: a pattern below its prefix, or several joined by " + "; of several the first that a node has
+    #[command(flatten)]
+    job: JobArgument,
+    /// The sensors that measure a node, instead of the server's setting: a pattern below the node's prefix, or several joined by " + ". Can be repeated; the first that a node has counts
     #[arg(long, value_name = "PATTERN")]
     meter: Vec<String>,
-    /// What is the job's of a node that others were on too [default: the server's setting]
+    /// The job's share of the energy of a node with other jobs [default: the server's setting]
     #[arg(long, value_enum)]
     share: Option<ShareArg>,
-    /// Whose sensors [default: the nodes', if any is measured]
+    /// The source of the measurements [default: the nodes, if any is measured]
     #[arg(long, value_enum)]
     source: Option<SourceArg>,
-    /// Show each node too
+    /// Also show each node
     #[arg(long)]
     nodes: bool,
-    /// How to write it
-    #[arg(long, short, value_enum, default_value_t = JobsFormat::Table)]
-    format: JobsFormat,
+    /// The format of the output
+    #[arg(long, short, value_enum, default_value_t = ResultFormat::Table)]
+    format: ResultFormat,
     #[command(flatten)]
     client: ClientOption,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ShareArg {
-    /// Its part of the cores allocated at the time
+    /// The job's part of the allocated cores
     Cores,
-    /// Its part of the CPU time that jobs used there
+    /// The job's part of the CPU time of all jobs on the node
     #[value(alias = "cpu_time")]
     CpuTime,
     /// All of the node's energy
@@ -69,14 +64,13 @@ enum ShareArg {
 enum SourceArg {
     /// The sensors of each node
     Node,
-    /// The facility's, each node the same part
+    /// The sensors of the facility, with an equal part for each node
     Facility,
 }
 
 pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let mut parameters: Vec<_> = args.meter.iter().map(|meter| ("pattern", meter.clone())).collect();
-    parameters.extend(at_parameter(args.at.as_deref())?);
     parameters.extend(args.share.map(|share| {
         let name = match share {
             ShareArg::Cores => "cores",
@@ -88,16 +82,15 @@ pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     parameters.extend(
         args.source.map(|source| ("source", if source == SourceArg::Node { "node" } else { "facility" }.to_owned())),
     );
-    let path = paths::of_job(paths::JOB_ENERGY, &encoded(&args.job));
-    let energy: JobEnergy = connection.get(path).queries(&parameters).find()?.json()?;
+    let energy: JobEnergy = args.job.find(&connection, paths::JOB_ENERGY, parameters)?.json()?;
     match args.format {
-        JobsFormat::Json => print_json(&energy)?,
-        JobsFormat::Table => print(|style, out| text(&energy, args.nodes, style, out))?,
+        ResultFormat::Json => print_json(&energy)?,
+        ResultFormat::Table => print(|style, out| text(&energy, args.nodes, style, out))?,
     }
     if energy.result.total.joules.is_none() {
         return Err(Failure::NothingMatched(format!(
             "the energy of job {} is not known: {}",
-            args.job,
+            args.job.job,
             energy.nodes.iter().find_map(|node| node.problem.as_deref()).unwrap_or("nothing was measured in its time")
         )));
     }
@@ -123,17 +116,17 @@ fn text(energy: &JobEnergy, nodes: bool, style: Style, out: &mut impl Write) -> 
     if !nodes || energy.nodes.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new(&["NODE", ">J", ">COVERED", ">SHARE", ">OTHERS", "SENSORS"]);
-    for node in &energy.nodes {
-        table.row(vec![
-            node.node.clone(),
-            node.joules.map_or("-".to_owned(), values::float),
-            values::percent(node.coverage),
-            node.share.map_or("-".to_owned(), values::percent),
-            node.shared_with.to_string(),
-            node.problem.clone().unwrap_or_else(|| node.sensors.join(" ")),
-        ]);
-    }
+    let table = Table::of(
+        &energy.nodes,
+        &[
+            ("NODE", &|node| node.node.clone()),
+            (">J", &|node| node.joules.map_or("-".to_owned(), values::float)),
+            (">COVERED", &|node| values::percent(node.coverage)),
+            (">SHARE", &|node| node.share.map_or("-".to_owned(), values::percent)),
+            (">OTHERS", &|node| node.shared_with.to_string()),
+            ("SENSORS", &|node| node.problem.clone().unwrap_or_else(|| node.sensors.join(" "))),
+        ],
+    );
     writeln!(out)?;
     table.write(style, out)
 }

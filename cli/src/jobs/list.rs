@@ -6,11 +6,11 @@ use clap::Args;
 use wholegrain_api::{JobPage, ListedJob, paths};
 use wholegrain_model::Timestamp;
 
-use super::job_fields::{length, owner};
+use super::listed::{length, owner};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::{ListFormat, print, print_json_lines, values};
+use crate::output::{ListFormat, print, print_json_lines, print_table, values};
 
 /// The most jobs in a page.
 const PAGE: u64 = 1000;
@@ -21,7 +21,7 @@ pub struct ListJobsArgs {
     /// Jobs of this user: a name or a uid
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Jobs that are or were on this node; * stands for any text
+    /// Jobs on this node; * stands for any text
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
     /// Jobs of this account
@@ -33,47 +33,49 @@ pub struct ListJobsArgs {
     /// Jobs of this resource manager, such as slurm
     #[arg(long, value_name = "MANAGER")]
     manager: Option<String>,
-    /// Jobs of this name; * stands for any text
+    /// Jobs with this name; * stands for any text
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Only jobs that are running
+    /// Only jobs that run
     #[arg(long, conflicts_with = "ended")]
     running: bool,
-    /// Jobs that have ended
+    /// Only jobs that have ended
     #[arg(long)]
     ended: bool,
-    /// Jobs that were there at this time or later
+    /// Jobs that ran at this time or later
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     since: Option<String>,
-    /// Jobs that were there before this time
+    /// Jobs that began before this time
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<String>,
-    /// At most so many, the newest
+    /// The most jobs; the newest are listed
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// How to write it
+    /// The format of the output
     #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
     format: ListFormat,
 }
 
 pub fn run(args: &ListJobsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let parameters = args.parameters(values::now())?;
-    let (jobs, more) = fetch(&Connection::open(client)?, &parameters, args.limit)?;
+    let connection = Connection::open(client)?;
+    let request = connection.get(paths::JOBS).queries(&parameters);
+    let (jobs, more) = request.pages(PAGE, args.limit, |page: JobPage| (page.jobs, page.next))?;
     if jobs.is_empty() {
         let text = match parameters.is_empty() {
-            true => "the server knows no job yet; docs/jobs.md says which resource managers the agents find jobs of",
+            true => "the server knows no job yet; docs/jobs.md lists the resource managers whose jobs agents find",
             false => "no job matches; `wholegrain jobs` without options lists the newest",
         };
         return Err(Failure::NothingMatched(text.into()));
     }
     let now = values::now().0;
     match args.format {
-        ListFormat::Table => print(|style, out| table(&jobs, now).write(style, out)),
+        ListFormat::Table => print_table(&table(&jobs, now)),
         ListFormat::Csv => print(|_, out| csv(&jobs, now).write_csv(out)),
         ListFormat::Json => print_json_lines(&jobs),
     }?;
     if more {
-        eprintln!("note: there are more; --limit shows them");
+        eprintln!("note: there are more jobs; --limit shows them");
     }
     Ok(())
 }
@@ -95,8 +97,8 @@ impl ListJobsArgs {
             let time = Timestamp::parse(text, now).map_err(|error| Failure::Usage(format!("--{option}: {error}")))?;
             parameters.push((name, time.to_string()));
         }
-        for (wanted, state) in [(self.running, "running"), (self.ended, "ended")] {
-            if wanted {
+        for (is_set, state) in [(self.running, "running"), (self.ended, "ended")] {
+            if is_set {
                 parameters.push(("state", state.to_owned()));
             }
         }
@@ -104,88 +106,51 @@ impl ListJobsArgs {
     }
 }
 
-/// At most `limit` jobs, and whether there are more.
-fn fetch(
-    connection: &Connection,
-    parameters: &[(&'static str, String)],
-    limit: u64,
-) -> Result<(Vec<ListedJob>, bool), Failure> {
-    let mut jobs: Vec<ListedJob> = Vec::new();
-    let mut next: Option<String> = None;
-    loop {
-        let request = connection.get(paths::JOBS).queries(parameters);
-        let request = request.query("limit", (limit - jobs.len() as u64).min(PAGE));
-        let page: JobPage = next.iter().fold(request, |request, next| request.query("after", next)).send()?.json()?;
-        jobs.extend(page.jobs);
-        next = page.next;
-        if next.is_none() || jobs.len() as u64 >= limit {
-            return Ok((jobs, next.is_some()));
-        }
-    }
-}
-
 fn table(jobs: &[ListedJob], now: i64) -> Table {
-    let heads = ["JOB", "USER", "MANAGER", "STATE", ">NODES", "START", ">DURATION", ">CPU s", ">MEMORY PEAK", "NAME"];
-    let mut table = Table::new(&heads);
-    for job in jobs {
-        // Totals of a running job are as old as the last change of its record; `jobs show` reads its sensors.
-        let ended = job.to.is_some();
-        table.row(vec![
-            job.job.clone(),
-            owner(job),
-            job.manager.clone(),
-            job.state.name().to_owned(),
-            job.nodes.to_string(),
-            values::time(job.from.0, 0),
-            values::duration(length(job, now)),
-            job.cpu_s.filter(|_| ended).map(|seconds| format!("{seconds:.1}")).unwrap_or_default(),
-            job.memory_peak.filter(|_| ended).map(values::size).unwrap_or_default(),
-            job.name.clone().unwrap_or_default(),
-        ]);
-    }
-    table
+    // The totals of a running job are as old as the last change of its record; `jobs show` reads its sensors.
+    let total = |job: &ListedJob, total: Option<f64>, show: &dyn Fn(f64) -> String| {
+        total.filter(|_| job.to.is_some()).map(show).unwrap_or_default()
+    };
+    Table::of(
+        jobs,
+        &[
+            ("JOB", &|job| job.job.clone()),
+            ("USER", &owner),
+            ("MANAGER", &|job| job.manager.clone()),
+            ("STATE", &|job| job.state.name().to_owned()),
+            (">NODES", &|job| job.nodes.to_string()),
+            ("START", &|job| values::time(job.from.0, 0)),
+            (">DURATION", &|job| values::duration(length(job, now))),
+            (">CPU s", &|job| total(job, job.cpu_s, &|seconds| format!("{seconds:.1}"))),
+            (">MEMORY PEAK", &|job| total(job, job.memory_peak, &values::size)),
+            ("NAME", &|job| job.name.clone().unwrap_or_default()),
+        ],
+    )
 }
 
 fn csv(jobs: &[ListedJob], now: i64) -> Table {
-    let mut table = Table::new(&[
-        "job",
-        "also",
-        "user",
-        "uid",
-        "manager",
-        "state",
-        "nodes",
-        "from",
-        "to",
-        "duration_s",
-        "cpu_s",
-        "memory_peak",
-        "name",
-        "account",
-        "partition",
-    ]);
-    for job in jobs {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let number = |value: Option<f64>| value.map(values::float_exact).unwrap_or_default();
-        table.row(vec![
-            job.job.clone(),
-            text(&job.also),
-            text(&job.user),
-            job.uid.map(|uid| uid.to_string()).unwrap_or_default(),
-            job.manager.clone(),
-            job.state.name().to_owned(),
-            job.nodes.to_string(),
-            job.from.to_string(),
-            job.to.map(|to| to.to_string()).unwrap_or_default(),
-            values::float_exact(length(job, now) as f64 / 1e9),
-            number(job.cpu_s),
-            number(job.memory_peak),
-            text(&job.name),
-            text(&job.account),
-            text(&job.partition),
-        ]);
-    }
-    table
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let number = |value: Option<f64>| value.map(values::float_exact).unwrap_or_default();
+    Table::of(
+        jobs,
+        &[
+            ("job", &|job| job.job.clone()),
+            ("also", &|job| text(&job.also)),
+            ("user", &|job| text(&job.user)),
+            ("uid", &|job| job.uid.map(|uid| uid.to_string()).unwrap_or_default()),
+            ("manager", &|job| job.manager.clone()),
+            ("state", &|job| job.state.name().to_owned()),
+            ("nodes", &|job| job.nodes.to_string()),
+            ("from", &|job| job.from.to_string()),
+            ("to", &|job| job.to.map(|to| to.to_string()).unwrap_or_default()),
+            ("duration_s", &|job| values::float_exact(length(job, now) as f64 / 1e9)),
+            ("cpu_s", &|job| number(job.cpu_s)),
+            ("memory_peak", &|job| number(job.memory_peak)),
+            ("name", &|job| text(&job.name)),
+            ("account", &|job| text(&job.account)),
+            ("partition", &|job| text(&job.partition)),
+        ],
+    )
 }
 
 #[cfg(test)]

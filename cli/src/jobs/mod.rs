@@ -2,8 +2,8 @@
 
 mod boost;
 mod energy;
-mod job_fields;
 mod list;
+mod listed;
 mod show;
 mod stats;
 
@@ -12,23 +12,22 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 
 use crate::client_file::ClientOption;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::notation::TIMES;
+use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
   wholegrain jobs                                  the newest hundred
-  wholegrain jobs --running --user anna            what runs of one user
-  wholegrain jobs --node 'node00*' --since -1d     what was on these nodes within a day
+  wholegrain jobs --running --user anna            running jobs of one user
+  wholegrain jobs --node 'node00*' --since -1d     jobs on these nodes in the last day
   wholegrain jobs --format csv --limit 10000 > jobs.csv
-  wholegrain jobs show 4711                        one job: where, when, what it used, data quality
-  wholegrain jobs stats 4711 power                 least, mean, greatest and balance over its nodes
-  wholegrain jobs energy 4711                      its energy, and how much of its time that is of
+  wholegrain jobs show 4711                        one job: nodes, times, use, data quality
+  wholegrain jobs stats 4711 power                 minimum, mean, maximum and imbalance of its nodes
+  wholegrain jobs energy 4711                      its energy, and the part of its time that was measured
   wholegrain jobs boost 4711 --metrics 'perf/*' --every 1ms --for 10m";
 
-/// List jobs, show what is known of one, and change what is sampled of it
+/// List jobs, show one, and change the sampling of its metrics
 #[derive(Args)]
-#[command(after_help = format!("{TIMES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct JobsArgs {
     #[command(flatten)]
     list: list::ListJobsArgs,

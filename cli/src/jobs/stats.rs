@@ -7,21 +7,20 @@ use clap::Args;
 use wholegrain_api::{JobStatistics, paths};
 use wholegrain_model::Pattern;
 
-use super::job_fields::at_parameter;
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
+use crate::job_arguments::JobArgument;
 use crate::no_match::no_sensor_of_job;
-use crate::notation::{PATTERNS, TIMES};
 use crate::output::style::{self, Style};
 use crate::output::table::Table;
 use crate::output::{ListFormat, print, print_json, values};
 use crate::range::range;
-use crate::socket::encoded;
 
 const EXAMPLES: &str = "\
-Gauges count as they were read, counters as rates per second. DEVIATION is the standard deviation of all values. COVERED is the part of the \
-job's time for which there are readings. IMBALANCE is the greatest of the nodes' means by their mean, less 1: 0% is perfect balance.
+Values of gauges are the readings, values of counters the rates per second. DEVIATION is the standard deviation of all values. COVERED is the \
+part of the job's time that has readings. IMBALANCE is the greatest mean of a node divided by the mean of all nodes, minus 1: 0% is perfect \
+balance.
 
 Examples:
   wholegrain jobs stats 4711 power MemAvailable
@@ -29,29 +28,25 @@ Examples:
   wholegrain jobs stats 4711 'cpu/*/user' --from -10m --format csv > job.csv
   wholegrain jobs stats 4711 power --format json | jq '.metrics[0].imbalance'";
 
-/// Show least, mean, greatest and balance of a job's sensors over its nodes
+/// Show minimum, mean, maximum and imbalance of a job's sensors over its nodes
 #[derive(Args)]
-#[command(after_help = format!("{PATTERNS}\n\n{TIMES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct StatsArgs {
-    /// The job's id, or its other id
-    #[arg(value_name = "ID")]
-    job: String,
-    /// Which of its sensors, and of its nodes'
+    #[command(flatten)]
+    job: JobArgument,
+    /// Patterns of sensors of the job or of its nodes
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// Of several jobs that had this id, the newest that had begun by then
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    at: Option<String>,
-    /// Start of the range, within it [default: when the job began]
+    /// Start of the range, included [default: the job's start]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<String>,
-    /// End of the range, not within it [default: when the job ended, or now]
+    /// End of the range, excluded [default: the job's end, or now]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<String>,
-    /// Show each node too; csv and json always do
+    /// Also show each node; csv and json always do
     #[arg(long)]
     nodes: bool,
-    /// How to write it
+    /// The format of the output
     #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
     format: ListFormat,
     #[command(flatten)]
@@ -61,19 +56,17 @@ pub struct StatsArgs {
 pub fn run(args: &StatsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    parameters.extend(at_parameter(args.at.as_deref())?);
     let (from, to) = range(args.from.as_deref(), args.to.as_deref(), values::now())?;
-    parameters
-        .extend([("from", from), ("to", to)].into_iter().filter_map(|(name, end)| Some((name, end?.to_string()))));
+    let ends = [("from", from), ("to", to)].into_iter();
+    parameters.extend(ends.filter_map(|(name, end)| Some((name, end?.to_string()))));
     if args.format == ListFormat::Csv {
         parameters.push(("format", "csv".to_owned()));
     } else if args.format == ListFormat::Table && !args.nodes {
         parameters.push(("nodes", "false".to_owned()));
     }
-    let path = paths::of_job(paths::JOB_STATISTICS, &encoded(&args.job));
-    let response = connection.get(path).queries(&parameters).find()?;
+    let response = args.job.find(&connection, paths::JOB_STATISTICS, parameters)?;
     if response.sensors == Some(0) {
-        return Err(no_sensor_of_job(&args.job, &args.patterns));
+        return Err(no_sensor_of_job(&args.job.job, &args.patterns));
     }
     match args.format {
         ListFormat::Csv => {
@@ -96,55 +89,41 @@ fn number(value: Option<f64>) -> String {
 }
 
 fn table(statistics: &JobStatistics, style: Style, out: &mut impl Write) -> io::Result<()> {
-    let mut over = Table::new(&[
-        "METRIC",
-        "UNIT",
-        ">NODES",
-        ">VALUES",
-        ">MIN",
-        ">MEAN",
-        ">MAX",
-        ">DEVIATION",
-        ">COVERED",
-        ">IMBALANCE",
-        "LEAST",
-        "GREATEST",
-    ]);
-    for row in &statistics.metrics {
-        over.row(vec![
-            row.metric.clone(),
-            row.unit.clone(),
-            row.nodes.to_string(),
-            row.spread.count.to_string(),
-            number(row.spread.min),
-            number(row.spread.mean),
-            number(row.spread.max),
-            number(row.spread.deviation),
-            values::percent(row.coverage),
-            row.imbalance.map_or("-".to_owned(), values::percent),
-            row.min_node.clone().unwrap_or_default(),
-            row.max_node.clone().unwrap_or_default(),
-        ]);
-    }
+    let over = Table::of(
+        &statistics.metrics,
+        &[
+            ("METRIC", &|row| row.metric.clone()),
+            ("UNIT", &|row| row.unit.clone()),
+            (">NODES", &|row| row.nodes.to_string()),
+            (">VALUES", &|row| row.spread.count.to_string()),
+            (">MIN", &|row| number(row.spread.min)),
+            (">MEAN", &|row| number(row.spread.mean)),
+            (">MAX", &|row| number(row.spread.max)),
+            (">DEVIATION", &|row| number(row.spread.deviation)),
+            (">COVERED", &|row| values::percent(row.coverage)),
+            (">IMBALANCE", &|row| row.imbalance.map_or("-".to_owned(), values::percent)),
+            ("LEAST", &|row| row.min_node.clone().unwrap_or_default()),
+            ("GREATEST", &|row| row.max_node.clone().unwrap_or_default()),
+        ],
+    );
     over.write(style, out)?;
     if statistics.nodes.is_empty() {
         return Ok(());
     }
-    let mut nodes =
-        Table::new(&["NODE", "METRIC", "UNIT", ">VALUES", ">MIN", ">MEAN", ">MAX", ">DEVIATION", ">COVERED"]);
-    for row in &statistics.nodes {
-        nodes.row(vec![
-            row.node.to_string(),
-            row.metric.to_string(),
-            row.unit.to_string(),
-            row.spread.count.to_string(),
-            number(row.spread.min),
-            number(row.spread.mean),
-            number(row.spread.max),
-            number(row.spread.deviation),
-            values::percent(row.coverage),
-        ]);
-    }
+    let nodes = Table::of(
+        &statistics.nodes,
+        &[
+            ("NODE", &|row| row.node.to_string()),
+            ("METRIC", &|row| row.metric.to_string()),
+            ("UNIT", &|row| row.unit.to_string()),
+            (">VALUES", &|row| row.spread.count.to_string()),
+            (">MIN", &|row| number(row.spread.min)),
+            (">MEAN", &|row| number(row.spread.mean)),
+            (">MAX", &|row| number(row.spread.max)),
+            (">DEVIATION", &|row| number(row.spread.deviation)),
+            (">COVERED", &|row| values::percent(row.coverage)),
+        ],
+    );
     writeln!(out)?;
     nodes.write(style, out)
 }

@@ -6,16 +6,18 @@ pub mod table;
 pub mod values;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::io::{self, BufRead, BufWriter, IsTerminal, Stdout, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
+use wholegrain_model::text::escaped;
 use wholegrain_server::path_owners::check_above_as_root;
 
 use crate::failure::Failure;
 use style::Style;
+use table::Table;
 
 /// The mode of files with readings: the group may read them; the umask may restrict it further.
 const FILE_MODE: u32 = 0o640;
@@ -31,11 +33,86 @@ pub enum ListFormat {
     Json,
 }
 
+/// The format of one result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ResultFormat {
+    /// Aligned tables, for people
+    Table,
+    /// One indented JSON object
+    Json,
+}
+
+/// The option `--json` of subcommands that print one result.
+#[derive(Debug, Args)]
+pub struct JsonOption {
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl JsonOption {
+    /// Prints the value as JSON if the option is given, else with `write`.
+    pub fn print(
+        &self,
+        value: &impl Serialize,
+        write: impl FnOnce(Style, &mut Output) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        if self.json { print_json(value) } else { print(write) }
+    }
+}
+
+/// The option `--json` of subcommands that print a list.
+#[derive(Debug, Args)]
+pub struct JsonLinesOption {
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl JsonLinesOption {
+    /// Prints the values as JSON if the option is given, else the table.
+    pub fn print<T: Serialize>(
+        &self,
+        values: impl IntoIterator<Item = T>,
+        table: impl FnOnce() -> Table,
+    ) -> Result<(), Failure> {
+        if self.json { print_json_lines(values) } else { print_table(&table()) }
+    }
+}
+
+/// Asks a question that is answered with yes or no on the terminal; without a terminal the failure is `advice`.
+pub fn confirm(question: &str, advice: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Usage(advice.to_owned()));
+    }
+    eprint!("{question} [y/N] ");
+    let mut line = String::new();
+    let cannot_read = |error| Failure::Failed(format!("cannot read the confirmation: {error}"));
+    io::stdin().lock().read_line(&mut line).map_err(cannot_read)?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
 /// Prints to standard output.
 pub fn print(write: impl FnOnce(Style, &mut Output) -> io::Result<()>) -> Result<(), Failure> {
     let mut output = Output::open(None)?;
     write(style::on_stdout(), &mut output).map_err(Failure::writing("standard output"))?;
     output.finish()
+}
+
+/// Prints a table to standard output.
+pub fn print_table(table: &Table) -> Result<(), Failure> {
+    print(|style, out| table.write(style, out))
+}
+
+/// Writes names with their values, without those whose value is empty. Further lines of a value are indented.
+pub fn write_properties(properties: &[(&str, String)], style: Style, out: &mut impl Write) -> io::Result<()> {
+    let widest = properties.iter().map(|(name, _)| table::width(name)).max().unwrap_or(0);
+    properties.iter().filter(|(_, value)| !value.is_empty()).try_for_each(|(name, value)| {
+        let mut lines = value.split('\n');
+        let first = lines.next().unwrap_or_default();
+        writeln!(out, "{}  {}", style.head(&format!("{name:<widest$}")), escaped(first))?;
+        lines.try_for_each(|line| writeln!(out, "{:widest$}  {}", "", escaped(line)))
+    })
 }
 
 /// Prints indented JSON to standard output.
@@ -77,7 +154,7 @@ impl Output {
         if name.is_empty() || path.is_dir() {
             return Err(Failure::Usage(format!("--output {} is a directory; name a file", path.display())));
         }
-        check_above_as_root(path).map_err(Failure::Failed)?;
+        check_above_as_root(path).map_err(Failure::Usage)?;
         name.push(format!(".{}.part", std::process::id()));
         let partial = path.with_file_name(name);
         // Removes a file or a link under this name, so that the file is always a new one.
@@ -160,7 +237,7 @@ mod tests {
         std::fs::create_dir(&victim).unwrap();
         symlink(&victim, theirs.join("link")).unwrap();
         chown(&theirs, Some(54_321), None).unwrap();
-        let Err(Failure::Failed(why)) = Output::open(Some(&theirs.join("link/a.csv"))) else { panic!("not refused") };
+        let Err(Failure::Usage(why)) = Output::open(Some(&theirs.join("link/a.csv"))) else { panic!("not refused") };
         assert!(why.contains("theirs, in which ") && why.contains("uid 54321"), "{why}");
         assert_eq!(std::fs::read_dir(victim).unwrap().count(), 0);
     }

@@ -1,8 +1,8 @@
-//! Colours, on terminals only; `NO_COLOR` (any value that is not empty) and `TERM=dumb` switch them off.
+//! Colours, on terminals only. `NO_COLOR` (any value that is not empty) and `TERM=dumb` switch them off.
 
 use std::io::IsTerminal;
 
-/// Whether and how to colour one stream.
+/// Whether a stream has colours.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     on: bool,

@@ -10,19 +10,31 @@ use super::style::Style;
 /// Rows below column heads.
 #[derive(Debug, Default)]
 pub struct Table {
-    heads: Vec<&'static str>,
+    heads: Vec<String>,
     right: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
+/// The head of a column and the cell of an item in it.
+pub type TableColumn<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
 impl Table {
     /// A head that begins with `>` aligns its column to the right.
-    pub fn new(heads: &[&'static str]) -> Self {
+    pub fn new<H: AsRef<str>>(heads: &[H]) -> Self {
+        let heads = heads.iter().map(AsRef::as_ref);
         Self {
-            heads: heads.iter().map(|head| head.trim_start_matches('>')).collect(),
-            right: heads.iter().map(|head| head.starts_with('>')).collect(),
+            heads: heads.clone().map(|head| head.trim_start_matches('>').to_owned()).collect(),
+            right: heads.map(|head| head.starts_with('>')).collect(),
             rows: Vec::new(),
         }
+    }
+
+    /// A table with a row for each item.
+    pub fn of<'i, T: 'i>(items: impl IntoIterator<Item = &'i T>, columns: &[TableColumn<'_, T>]) -> Self {
+        let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+        let mut table = Self::new(&heads);
+        items.into_iter().for_each(|item| table.row(columns.iter().map(|(_, cell)| cell(item)).collect()));
+        table
     }
 
     /// Appends a row; missing cells are empty.
@@ -46,11 +58,13 @@ impl Table {
         let widths: Vec<usize> = (0..self.heads.len())
             .map(|i| {
                 let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
-                cells.chain([width(self.heads[i])]).max().unwrap_or(0)
+                cells.chain([width(&self.heads[i])]).max().unwrap_or(0)
             })
             .collect();
-        let heads: Vec<Cow<'_, str>> = self.heads.iter().map(|head| (*head).into()).collect();
-        writeln!(out, "{}", style.head(&self.line(&heads, &widths)))?;
+        let heads: Vec<Cow<'_, str>> = self.heads.iter().map(|head| head.as_str().into()).collect();
+        if heads.iter().any(|head| !head.is_empty()) {
+            writeln!(out, "{}", style.head(&self.line(&heads, &widths)))?;
+        }
         rows.iter().try_for_each(|row| writeln!(out, "{}", self.line(row, &widths)))
     }
 

@@ -1,11 +1,11 @@
-//! Numbers and times as people read them.
+//! Numbers and times as text.
 
 use wholegrain_model::size::ByteSize;
-use wholegrain_model::{Interval, Kind, Timestamp};
+use wholegrain_model::{Interval, Timestamp};
 
-/// Digits of a number for people.
+/// Significant digits in tables.
 const DIGITS: i32 = 6;
-/// Below this integers are written out; above, and for tiny numbers, with an exponent.
+/// Numbers outside of this range have an exponent.
 const WRITTEN_OUT_MAX: f64 = 1e15;
 const WRITTEN_OUT_MIN: f64 = 1e-4;
 
@@ -34,12 +34,12 @@ fn trim_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// A float for programs: as short as it can be and still read back as the same; NaN and infinities as `NaN`, `inf`, `-inf`.
+/// A float for programs: the shortest text that is read back as the same value; NaN and infinities as `NaN`, `inf`, `-inf`.
 pub fn float_exact(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < WRITTEN_OUT_MAX { format!("{value}") } else { format!("{value:?}") }
 }
 
-/// How many decimals of a second it takes to tell `time_ns` apart: 0, 3, 6 or 9.
+/// The decimals of a second that `time_ns` needs: 0, 3, 6 or 9.
 pub fn decimals_of(time_ns: i64) -> usize {
     match time_ns {
         t if t % 1_000_000_000 == 0 => 0,
@@ -49,7 +49,7 @@ pub fn decimals_of(time_ns: i64) -> usize {
     }
 }
 
-/// RFC 3339 in UTC with so many decimals of a second (more are cut off).
+/// RFC 3339 in UTC with this number of decimals of a second; further ones are cut off.
 pub fn time(time_ns: i64, decimals: usize) -> String {
     let whole = Timestamp(time_ns).to_string();
     let body = whole.trim_end_matches('Z');
@@ -61,7 +61,7 @@ pub fn time(time_ns: i64, decimals: usize) -> String {
     format!("{seconds}.{cut}Z")
 }
 
-/// How long ago, in the largest unit that makes sense.
+/// How long ago a time was, in one unit.
 pub fn ago(time_ns: i64, now_ns: i64) -> String {
     let seconds = (now_ns.saturating_sub(time_ns)) / 1_000_000_000;
     match seconds {
@@ -74,7 +74,7 @@ pub fn ago(time_ns: i64, now_ns: i64) -> String {
     }
 }
 
-/// A number of ns as a length of time; `-` for 0, which stands for none.
+/// A number of ns as a length of time; `-` for 0, which means that there is none.
 pub fn interval(ns: u64) -> String {
     if ns == 0 { "-".to_owned() } else { Interval::from_ns(ns).to_string() }
 }
@@ -108,19 +108,12 @@ pub fn size(bytes: f64) -> String {
     if unit == 0 { ByteSize(value as u64).to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
 }
 
-pub fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Gauge => "gauge",
-        Kind::Counter => "counter",
-    }
-}
-
-/// A part of a whole, in percent.
+/// A part of 0 to 1, in percent.
 pub fn percent(part: f64) -> String {
     format!("{:.1}%", part * 100.0)
 }
 
-/// The present, by this machine's clock.
+/// The time of this machine's clock.
 pub fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))

@@ -1,4 +1,4 @@
-//! A program that `up` started: its log, its end, its stop.
+//! A program that `up` starts: its log, its end.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,42 +12,42 @@ use crate::failure::Failure;
 
 /// A larger log is renamed to `.old` at the next start.
 const LOG_BYTES_MAX: u64 = 16 << 20;
-/// How much of a log's end is shown when its program has ended.
+/// The part of a log that is shown when its program has ended.
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 12;
-/// How often is looked whether a program has stopped.
+/// The interval of checks whether a program has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A started program. Killed when dropped, so that none is left behind.
+/// A started program. It is killed when dropped.
 pub struct Child {
     name: &'static str,
     log: PathBuf,
     process: std::process::Child,
-    /// Whether it has answered: from then on it knows what to do with SIGTERM.
+    /// Whether the program has responded; from then on it handles SIGTERM.
     ready: bool,
     ended: bool,
 }
 
-/// A program that ended without having been asked to.
+/// The end of a program without a request to stop.
 #[derive(Debug)]
 pub struct Ended {
-    /// Whether it says itself that all is well.
+    /// Whether the exit status is success.
     pub cleanly: bool,
-    /// How, with the end of its log.
+    /// The exit status and the end of the log.
     pub failure: Failure,
 }
 
 impl Child {
-    /// Starts `program`; what it prints goes to the end of `log`.
+    /// Starts `program`, whose output is appended to `log`.
     pub fn start(name: &'static str, program: &Path, arguments: &[OsString], log: &Path) -> Result<Self, Failure> {
         let file = open_log(log).map_err(Failure::writing(&log.display().to_string()))?;
         let failed = |error: std::io::Error| Failure::Failed(format!("cannot start {}: {error}", program.display()));
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
-        // A group of its own: a terminal's Ctrl-C goes to us alone, and we stop the programs in their order.
+        // In a process group of its own, so that Ctrl-C reaches only this program, which stops the others in order.
         command.process_group(0);
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a plain system call and allocates
-        // nothing. If this program is killed, the kernel then stops the child, so that none runs on unseen.
+        // nothing. If this program is killed, the kernel stops the child.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
                 0 => Ok(()),
@@ -58,17 +58,17 @@ impl Child {
         Ok(Self { name, log: log.to_owned(), process, ready: false, ended: false })
     }
 
-    /// Where its messages are.
+    /// The path of the log.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Notes that it has answered.
-    pub fn is_ready(&mut self) {
+    /// Records that the program has responded.
+    pub fn set_ready(&mut self) {
         self.ready = true;
     }
 
-    /// How it ended by itself, if it has.
+    /// Fails if the program has ended by itself.
     pub fn check(&mut self) -> Result<(), Ended> {
         let (cleanly, status) = match self.process.try_wait() {
             Ok(None) => return Ok(()),
@@ -77,12 +77,12 @@ impl Child {
         };
         self.ended = true;
         let tail = tail(&self.log);
-        let said = if tail.is_empty() { "it said nothing".to_owned() } else { format!("it said last:\n{tail}") };
-        let text = format!("the {} has ended by itself ({status}); see {}; {said}", self.name, self.log.display());
+        let tail = if tail.is_empty() { "its log is empty".to_owned() } else { format!("its last messages:\n{tail}") };
+        let text = format!("the {} has ended by itself ({status}); see {}; {tail}", self.name, self.log.display());
         Err(Ended { cleanly, failure: Failure::Failed(text) })
     }
 
-    /// Asks it to stop and waits; kills it after `timeout`. `Err` says how it ended otherwise than in order.
+    /// Stops the program with SIGTERM, and kills it after `timeout`. Fails if it does not end in order.
     pub fn stop(&mut self, timeout: Duration) -> Result<(), String> {
         if self.ended {
             return Ok(());
@@ -106,15 +106,15 @@ impl Child {
         Err(format!("the {} did not stop within {timeout:?} and was killed; see {}", self.name, self.log.display()))
     }
 
-    /// Whether this is how a program that was asked to stop should end. One that was just starting dies of the signal, for it
-    /// has not got to handling it; it had nothing to lose yet.
+    /// Whether a program ended in order after SIGTERM. During its start a program does not handle the signal yet and dies of it; it has no data
+    /// to lose then.
     fn is_orderly(&self, status: ExitStatus) -> bool {
         status.success() || (!self.ready && status.signal() == Some(libc::SIGTERM))
     }
 
     fn signal(&self, signal: i32) {
         let Ok(pid) = libc::pid_t::try_from(self.process.id()) else { return };
-        // SAFETY: kill takes plain numbers; the process is our child and not yet waited for, so the number is still its own.
+        // SAFETY: kill takes plain numbers; the process is a child that has not been waited for, so it still has this number.
         unsafe { libc::kill(pid, signal) };
     }
 
@@ -138,7 +138,7 @@ fn open_log(path: &Path) -> std::io::Result<File> {
         fs::rename(path, path.with_extension("log.old"))?;
     }
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    // A line between two runs.
+    // A line that separates two runs.
     writeln!(file, "---- {}", crate::output::values::now())?;
     Ok(file)
 }
@@ -216,7 +216,7 @@ mod tests {
         let log = dir.path().join("a.log");
         shell("exec sleep 600", &log).stop(Duration::from_secs(60)).unwrap();
         let mut running = shell("exec sleep 600", &log);
-        running.is_ready();
+        running.set_ready();
         assert!(running.stop(Duration::from_secs(60)).unwrap_err().contains("signal: 15"));
     }
 }

@@ -1,4 +1,4 @@
-//! The demonstration centre of `wholegrain up --demo`: its file, its agents' certificates, the thread that reports it.
+//! The demonstration centre of `wholegrain up --demo`: its file, its agents' certificates, the thread that sends its readings.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -17,36 +16,37 @@ use wholegrain_model::Pattern;
 
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::output::values;
 use crate::sensors;
 
-/// Where an installation is unless `--dir` says otherwise, and where a demonstration is when that is another installation.
+/// The default directory of an installation, and that of a demonstration beside another installation.
 const DIRS: (&str, &str) = ("var", "var-demo");
-/// What a demonstration was made of, and by which it is known, below its directory.
+/// The file with the options of a demonstration; an installation with this file is a demonstration.
 const FILE: &str = "demo.json";
-/// Its last reading says where an earlier run stopped.
+/// The last reading of this sensor tells where an earlier run stopped.
 const LAST: &str = "/demo/facility/power";
 
-/// `--demo` and what belongs to it.
+/// The option `--demo` and its parameters.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Add a demonstration centre: 256 nodes with jobs, power and cooling, seven days of them, and then live, all below /demo
+    /// Add a demonstration centre below /demo: 256 nodes with jobs, power and cooling; seven days of history, then live readings
     #[arg(long)]
     pub demo: bool,
-    /// How many nodes the demonstration has
+    /// The number of nodes of the demonstration
     #[arg(long, value_name = "N", requires = "demo", default_value_t = NODES, value_parser = nodes)]
     demo_nodes: usize,
-    /// How many days of the past it has
+    /// The number of days of history
     #[arg(long, value_name = "N", requires = "demo", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
     demo_days: u32,
-    /// What its jobs and readings are computed from: the same seed gives the same centre
+    /// The seed of its jobs and readings: the same seed gives the same centre
     #[arg(long, value_name = "N", requires = "demo", default_value_t = SEED)]
     demo_seed: u64,
 }
 
 fn nodes(text: &str) -> Result<usize, String> {
     let range = NODES_MIN_MAX.0..=NODES_MIN_MAX.1;
-    let wanted = || format!("{} to {} nodes are possible", range.start(), range.end());
-    text.parse().ok().filter(|nodes| range.contains(nodes)).ok_or_else(wanted)
+    let error = || format!("expected {} to {} nodes", range.start(), range.end());
+    text.parse().ok().filter(|nodes| range.contains(nodes)).ok_or_else(error)
 }
 
 /// The content of `demo.json`.
@@ -59,7 +59,6 @@ struct File {
     began: i64,
 }
 
-/// The centre while it runs.
 pub struct Demo {
     /// The sensors of this machine's own agent, as a pattern.
     beside: String,
@@ -77,7 +76,7 @@ struct DemoState {
 
 impl RunControl for DemoState {
     fn now_ns(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
+        values::now().0
     }
 
     fn stops(&self) -> bool {
@@ -90,19 +89,19 @@ impl RunControl for DemoState {
     }
 }
 
-/// Where the installation is when `--dir` is not given.
+/// The directory of the installation without `--dir`.
 pub fn directory(args: &DemoArgs) -> PathBuf {
     let var = PathBuf::from(DIRS.0);
     if args.demo && check(&var, args).is_err() { PathBuf::from(DIRS.1) } else { var }
 }
 
-/// Refuses to mix a demonstration with an installation that is none. `dir` may not be there yet.
+/// Refuses to mix a demonstration with another installation. `dir` may not exist yet.
 pub fn check(dir: &Path, args: &DemoArgs) -> Result<(), Failure> {
-    let (is_demo, is_there) = (dir.join(FILE).exists(), dir.join("server/server.toml").exists());
+    let (is_demo, exists) = (dir.join(FILE).exists(), dir.join("server/server.toml").exists());
     let shown = dir.display();
     match args.demo {
-        true if is_there && !is_demo => Err(Failure::Usage(format!(
-            "{shown} holds an installation that is no demonstration; name another directory with --dir"
+        true if exists && !is_demo => Err(Failure::Usage(format!(
+            "{shown} holds an installation that is not a demonstration; name another directory with --dir"
         ))),
         false if is_demo => Err(Failure::Usage(format!(
             "{shown} holds a demonstration; start it with --demo, or name another directory with --dir"
@@ -111,7 +110,7 @@ pub fn check(dir: &Path, args: &DemoArgs) -> Result<(), Failure> {
     }
 }
 
-/// What the demonstration in `dir` was made of; what is asked for when it is new.
+/// The options of the demonstration in `dir`, or those of `args` for a new one.
 pub fn options(dir: &Path, args: &DemoArgs) -> Result<CentreOptions, Failure> {
     let path = dir.join(FILE);
     let shown = path.display().to_string();
@@ -119,9 +118,9 @@ pub fn options(dir: &Path, args: &DemoArgs) -> Result<CentreOptions, Failure> {
         Ok(text) => serde_json::from_str(&text)
             .map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}; remove {}", dir.display())))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let began = DemoState::default().now_ns() / 1_000_000_000;
+            let began = values::now().0 / 1_000_000_000;
             let file = File { seed: args.demo_seed, nodes: args.demo_nodes, days: args.demo_days, began };
-            let text = serde_json::to_string(&file).map_err(|error| Failure::Failed(error.to_string()))?;
+            let text = serde_json::to_string(&file).map_err(Failure::failed)?;
             fs::create_dir_all(dir).and_then(|()| fs::write(&path, text + "\n")).map_err(Failure::writing(&shown))?;
             file
         }
@@ -142,8 +141,8 @@ impl Demo {
         let names = send::agents(&CentrePlan::new(options.clone()));
         if names.iter().any(|name| name == agent) {
             return Err(Failure::Usage(format!(
-                "this machine's agent is called {agent}, as one of the demonstration's; remove {} and call it otherwise by \
-                 `wholegrain init {0} --agent NAME` before",
+                "the agent of this machine and an agent of the demonstration have the same name, {agent}; remove {} and choose another \
+                 name with `wholegrain init {0} --agent NAME` first",
                 dir.display()
             )));
         }
@@ -170,33 +169,33 @@ impl Demo {
         &self.beside
     }
 
-    /// Whether everything of the past is stored, or it has failed.
+    /// Whether the history is stored, or the demonstration has failed.
     pub fn is_ready(&self) -> bool {
         self.shared.ready.load(Ordering::Relaxed) || self.has_ended()
     }
 
-    /// Whether it has ended, which it does only when it fails.
+    /// Whether the demonstration has ended, which happens only after a failure.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Shows how far the past is, on a terminal.
+    /// Shows the progress of the history on a terminal.
     pub fn show(&self) {
         let readings = self.shared.readings.load(Ordering::Relaxed);
         if io::IsTerminal::is_terminal(&io::stdout()) {
-            print!("\rThe past of the demonstration: {readings} readings ");
+            print!("\rHistory of the demonstration: {readings} readings ");
             let _ = io::stdout().flush();
         }
     }
 
-    /// Says how many readings there are.
-    pub fn tell(&self) {
+    /// Prints the number of readings.
+    pub fn report(&self) {
         let readings = self.shared.readings.load(Ordering::Relaxed);
         let erase = if io::IsTerminal::is_terminal(&io::stdout()) { "\r" } else { "" };
         println!("{erase}Demonstration data: {readings} readings of a centre that does not exist, all below {ROOT}.");
     }
 
-    /// Stops it; an error if it had failed.
+    /// Stops the demonstration. Fails if it had failed.
     pub fn stop(&mut self) -> Result<(), String> {
         self.shared.stops.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -212,15 +211,15 @@ impl Drop for Demo {
     }
 }
 
-/// The time of the last reading that is there, s since the Unix epoch.
+/// The time of the last stored reading, s since the Unix epoch.
 fn last_reading_s(connection: &Connection) -> Result<Option<i64>, Failure> {
-    let pattern = Pattern::new(LAST).map_err(|error| Failure::Usage(error.to_string()))?;
+    let pattern = Pattern::new(LAST).map_err(Failure::usage)?;
     let known = sensors::fetch(connection, &[pattern])?;
     Ok(known.first().and_then(|sensor| sensor.last_time).map(|time| time.0 / 1_000_000_000))
 }
 
-/// Five questions to begin with.
-pub fn questions() -> [String; 5] {
+/// Five commands to begin with.
+pub fn examples() -> [String; 5] {
     [
         "jobs --running".to_owned(),
         "jobs show 4711".to_owned(),

@@ -1,4 +1,4 @@
-//! Whether a server can be started: none runs on the installation's store, and the ports are free. Changes no file.
+//! Checks that no server runs on the installation's store and that its ports are free. Changes no file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,8 +11,8 @@ use wholegrain_server::{InitOptions, ServerConfig};
 use super::ports;
 use crate::failure::Failure;
 
-/// Checks both for the installation whose `server_toml` is there already, or for a fresh one of `options`. Gives back the store's
-/// lock, if there is a store: while it is held, no server starts.
+/// Checks an installation, or the ports of a new one with `options`. Returns the lock of the store if there is one; while it is held, no
+/// server starts.
 pub fn check(
     server_toml: &Path,
     options: &InitOptions,
@@ -30,7 +30,7 @@ pub fn check(
     Ok(held)
 }
 
-/// Takes the store's lock without a change to its file; `None` when no server has run there yet.
+/// Takes the store's lock without a change to its file; `None` if no server has run yet.
 fn lock(config: &ServerConfig) -> Result<Option<File>, Failure> {
     let path = config.store.dir.join("lock");
     let failed = |error: io::Error| Failure::Failed(format!("cannot take the lock {}: {error}", path.display()));
@@ -57,7 +57,7 @@ fn lock(config: &ServerConfig) -> Result<Option<File>, Failure> {
     }
 }
 
-/// Says so when a port is taken, before a program fails over it.
+/// Fails if a port is taken, before a program is started.
 fn check_ports(tls: &Option<String>, plain: &Option<String>, http: &Option<String>) -> Result<(), Failure> {
     let listens = [(tls, "MQTT over TLS", " --mqtt-port N"), (plain, "MQTT", ""), (http, "HTTPS", " --http-port N")];
     for (address, what, option) in listens {

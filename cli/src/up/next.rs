@@ -1,4 +1,4 @@
-//! What a person can type once everything runs, as short as it can be and with names that exist here.
+//! Commands to try once everything runs, short and with names that exist here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::output::style;
 
 pub fn print(dir: &Path, url: &str, known: &[Sensor<'_>], logs: [&Path; 2], is_demo: bool) {
     println!("{} {url}, {} sensors.", style::on_stdout().good("Running:"), known.len());
-    println!("\nType next, in another terminal:");
+    println!("\nTry in another terminal:");
     let program = std::env::args().next().unwrap_or_else(|| "wholegrain".to_owned());
     let client = dir.join("client.toml");
     let found = std::env::var_os("WHOLEGRAIN_CLIENT").map(PathBuf::from);
@@ -23,8 +23,8 @@ pub fn print(dir: &Path, url: &str, known: &[Sensor<'_>], logs: [&Path; 2], is_d
         format!("{program} --client {}", shell(&client.display().to_string()))
     };
     let gauge = example(known, Kind::Gauge, "/MemAvailable").unwrap_or_else(|| "'/**'".to_owned());
-    let questions = if is_demo { demo::questions().to_vec() } else { Vec::new() };
-    for line in examples(known, &gauge).into_iter().chain(questions) {
+    let of_demo = if is_demo { demo::examples().to_vec() } else { Vec::new() };
+    for line in examples(known, &gauge).into_iter().chain(of_demo) {
         println!("  {command} {line}");
     }
     let (ca, token) = (dir.join("ca.pem").display().to_string(), dir.join("token").display().to_string());
@@ -54,26 +54,26 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((fs::canonicalize(one), fs::canonicalize(other)), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The shortest pattern for a sensor of this kind, if possible for one whose path ends so.
+/// The shortest pattern for a sensor of this kind, preferably one whose path has this end.
 fn example(known: &[Sensor<'_>], kind: Kind, end: &str) -> Option<String> {
-    let wanted = |sensor: &&Sensor<'_>| sensor.kind == kind;
-    let sensor = known.iter().filter(wanted).find(|sensor| sensor.path.ends_with(end));
-    let sensor = sensor.or_else(|| known.iter().find(wanted))?;
+    let is_kind = |sensor: &&Sensor<'_>| sensor.kind == kind;
+    let sensor = known.iter().filter(is_kind).find(|sensor| sensor.path.ends_with(end));
+    let sensor = sensor.or_else(|| known.iter().find(is_kind))?;
     Some(shell(shortest(&sensor.path, known)))
 }
 
-/// The fewest last levels of `path` that choose no other sensor.
+/// The shortest end of `path` that matches no other sensor.
 fn shortest<'a>(path: &'a str, known: &[Sensor<'_>]) -> &'a str {
     let ends = path.rmatch_indices('/').map(|(at, _)| &path[at + 1..]).filter(|end| !end.is_empty());
     let is_alone = |end: &str| {
         Pattern::new(end).is_ok_and(|pattern| known.iter().filter(|sensor| pattern.matches(&sensor.path)).count() == 1)
     };
-    // A number, such as that of a CPU, says nothing without the level above it.
-    let says_something = |end: &&str| end.starts_with(|c: char| !c.is_ascii_digit());
-    ends.filter(says_something).find(|end| is_alone(end)).unwrap_or(path)
+    // A number, such as that of a CPU, means nothing without the level above it.
+    let has_meaning = |end: &&str| end.starts_with(|c: char| !c.is_ascii_digit());
+    ends.filter(has_meaning).find(|end| is_alone(end)).unwrap_or(path)
 }
 
-/// A word that the shell leaves alone.
+/// A word, quoted for the shell if necessary.
 fn shell(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

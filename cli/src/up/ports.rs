@@ -1,4 +1,4 @@
-//! Other ports for an installation that is there already: in its three configurations, nothing else in them touched.
+//! Changes the ports in the three configurations of an installation, and nothing else in them.
 
 use std::fs;
 use std::path::Path;
@@ -10,30 +10,27 @@ use crate::failure::Failure;
 /// The files that name a port.
 const FILES: [&str; 3] = ["server/server.toml", "agent/agent.toml", "client.toml"];
 
-/// What server.toml says once its ports are those asked for. Changes no file.
+/// The configuration of the server with the requested ports. Changes no file.
 pub fn planned(server_toml: &Path, mqtt: Option<u16>, http: Option<u16>) -> Result<ServerConfig, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
-    let config = ServerConfig::load(server_toml).map_err(|error| failed(&error))?;
+    let config = ServerConfig::load(server_toml).map_err(Failure::usage)?;
     let changes = changes(&config, mqtt, http);
     let Some((_, text)) = &config.source else { return Ok(config) };
     let base = server_toml.parent().unwrap_or(Path::new("."));
-    ServerConfig::from_text(&server_toml.display().to_string(), &replaced(text, &changes), base)
-        .map_err(|error| failed(&error))
+    ServerConfig::from_text(&server_toml.display().to_string(), &replaced(text, &changes), base).map_err(Failure::usage)
 }
 
-/// Puts the ports asked for in the place of those in server.toml, wherever the installation's files name them.
+/// Replaces the ports of server.toml by the requested ones in all files of the installation.
 pub fn change(dir: &Path, server_toml: &Path, mqtt: Option<u16>, http: Option<u16>) -> Result<(), Failure> {
-    let config = ServerConfig::load(server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
+    let config = ServerConfig::load(server_toml).map_err(Failure::usage)?;
     let changes = changes(&config, mqtt, http);
     if changes.is_empty() {
         return Ok(());
     }
     let mut changed = Vec::new();
-    // All are read before one is written: a file that cannot be read leaves the others as they were.
+    // Reads all files before it writes one, so that an unreadable file changes nothing.
     for name in FILES {
         let path = dir.join(name);
-        let text = fs::read_to_string(&path)
-            .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
+        let text = fs::read_to_string(&path).map_err(Failure::reading(&path))?;
         let new = replaced(&text, &changes);
         if new != text {
             changed.push((path, new));
@@ -47,10 +44,10 @@ pub fn change(dir: &Path, server_toml: &Path, mqtt: Option<u16>, http: Option<u1
     Ok(())
 }
 
-/// The ports in server.toml that others were asked for, each with the new one.
+/// The ports of server.toml that change, each with the new port.
 fn changes(config: &ServerConfig, mqtt: Option<u16>, http: Option<u16>) -> Vec<(u16, u16)> {
     let pairs = [(&config.mqtt.tls_listen, mqtt), (&config.http.listen, http)];
-    let pair = |(listen, wanted): (&Option<String>, Option<u16>)| Some((port_of(listen.as_deref()?)?, wanted?));
+    let pair = |(listen, new): (&Option<String>, Option<u16>)| Some((port_of(listen.as_deref()?)?, new?));
     pairs.into_iter().filter_map(pair).filter(|(old, new)| old != new).collect()
 }
 
@@ -59,7 +56,7 @@ pub fn port_of(address: &str) -> Option<u16> {
     address.rsplit_once(':')?.1.parse().ok()
 }
 
-/// Replaces each `:old` that ends a quoted address, all at once, so that two ports can change places.
+/// Replaces each `:old` at the end of a quoted address, all at once, so that two ports can be exchanged.
 fn replaced(text: &str, changes: &[(u16, u16)]) -> String {
     let line = |line: &str| {
         let body = line.split('#').next().unwrap_or_default();

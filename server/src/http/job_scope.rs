@@ -36,7 +36,8 @@ pub(super) async fn find(
 /// The response for a missing job.
 pub(super) fn missing(id: &str, at: Option<i64>) -> ApiError {
     let before = if at.is_some() { " that had begun by then" } else { "" };
-    let message = format!("there is no job {id}{before}, or it is not yours; /api/v1/jobs lists them");
+    let message =
+        format!("there is no job {id}{before}, or it is not yours; the list of jobs has all that you may see");
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 

@@ -59,9 +59,7 @@ pub(super) async fn statistics(
     let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
         return Err(job_scope::missing(&of_job.id, at));
     };
-    let range = job.range(now.0);
-    let range = (time("from")?.map_or(range.0, |from| from.0), time("to")?.map_or(range.1, |to| to.0));
-    check_range(Timestamp(range.0), Timestamp(range.1))?;
+    let range = range_in(job.range(now.0), time("from")?, time("to")?)?;
     let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
     let pages = SensorPages::new(&api, user.as_deref(), Some(&job), &patterns);
@@ -96,6 +94,20 @@ pub(super) async fn statistics(
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
     ];
     Ok((headers, body).into_response())
+}
+
+/// The requested range, with the ends of the job's time where the request gives none.
+fn range_in((begin, end): (i64, i64), from: Option<Timestamp>, to: Option<Timestamp>) -> Result<(i64, i64), ApiError> {
+    let (begin, end) = (Timestamp(begin), Timestamp(end));
+    let outside = match (from, to) {
+        (Some(from), None) if from > end => format!("`from` ({from}) is after it"),
+        (None, Some(to)) if to < begin => format!("`to` ({to}) is before it"),
+        _ => {
+            let (from, to) = (from.unwrap_or(begin), to.unwrap_or(end));
+            return check_range(from, to).map(|()| (from.0, to.0));
+        }
+    };
+    Err(ApiError::bad_request(format!("the job's time is {begin} to {end}, and {outside}; choose a time within it")))
 }
 
 fn write(

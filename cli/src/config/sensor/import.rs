@@ -1,16 +1,18 @@
 //! `wholegrain config sensor import`: properties from a CSV file, such as the store's `sensors.csv`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wholegrain_api::SetPropertiesOf;
-use wholegrain_model::{Interval, Kind, Pattern, Unit, config};
+use wholegrain_model::{Interval, Pattern, Unit, config};
 
 use super::{send, ttl};
 use crate::connection::Connection;
+use crate::csv::Fields;
 use crate::failure::Failure;
+use crate::output::print;
 
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -73,7 +75,10 @@ pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
     })?;
     sender.flush()?;
     let would = if args.dry_run { "would be set" } else { "set" };
-    println!("{} properties {would}, {} were so already, {bad} of {} lines bad", sender.set, sender.same, good + bad);
+    let (set, same) = (sender.set, sender.same);
+    print(|_, out| {
+        writeln!(out, "{set} properties {would}, {same} had this value already, {bad} of {} lines bad", good + bad)
+    })?;
     if bad > 0 {
         return Err(Failure::Usage(format!("{bad} bad lines were skipped")));
     }
@@ -125,20 +130,20 @@ fn read(
     path: &Path,
     mut found: impl FnMut(u64, Result<Option<SetPropertiesOf>, String>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
-    let mut file = BufReader::new(File::open(path).map_err(failed)?);
+    let failed = Failure::reading(path);
+    let mut file = BufReader::new(File::open(path).map_err(&failed)?);
     let mut head: Option<Head> = None;
     let mut bytes = Vec::new();
     for number in 1u64.. {
         bytes.clear();
-        let read = file.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut bytes).map_err(failed)?;
+        let read = file.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut bytes).map_err(&failed)?;
         if read == 0 {
             break;
         }
         if bytes.len() > LINE_BYTES_MAX {
             while !bytes.ends_with(b"\n") {
                 bytes.clear();
-                if file.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
+                if file.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut bytes).map_err(&failed)? == 0 {
                     break;
                 }
             }
@@ -168,17 +173,17 @@ fn read(
 
 /// The columns of the file.
 struct Head {
-    separator: char,
+    delimiter: u8,
     /// The property of each column; empty for ignored ones.
     columns: Vec<&'static str>,
 }
 
 impl Head {
     fn new(text: &str) -> Result<Self, String> {
-        let counted = [',', ';', '\t'].map(|separator| (text.matches(separator).count(), separator));
-        let separator = counted.into_iter().max_by_key(|(count, _)| *count).map_or(',', |(_, separator)| separator);
+        let count = |delimiter: &u8| text.matches(char::from(*delimiter)).count();
+        let delimiter = [b',', b';', b'\t'].into_iter().max_by_key(count).unwrap_or(b',');
         let mut columns = Vec::new();
-        for name in fields(text, separator)? {
+        for name in Fields::new(delimiter).texts(text)? {
             let name = name.trim().to_lowercase();
             let column = match COLUMNS.into_iter().find(|known| *known == name) {
                 Some("sensor" | "path") => "pattern",
@@ -194,12 +199,12 @@ impl Head {
         if !columns.contains(&"pattern") {
             return Err("the header has no column sensor or pattern".to_owned());
         }
-        Ok(Self { separator, columns })
+        Ok(Self { delimiter, columns })
     }
 
     /// The setting of a line; `None` if all its fields are empty.
     fn setting(&self, text: &str) -> Result<Option<SetPropertiesOf>, String> {
-        let fields = fields(text, self.separator)?;
+        let fields = Fields::new(self.delimiter).texts(text)?;
         if fields.len() != self.columns.len() {
             return Err(format!("has {} fields, the header has {}", fields.len(), self.columns.len()));
         }
@@ -221,11 +226,7 @@ impl Head {
                     _ => return Err(format!("scale {field:?}: expected a finite number other than 0")),
                 },
                 "kind" => {
-                    setting.kind = Some(match field.as_str() {
-                        "gauge" => Kind::Gauge,
-                        "counter" => Kind::Counter,
-                        _ => return Err(format!("kind {field:?}: expected gauge or counter")),
-                    });
+                    setting.kind = Some(field.parse().map_err(|error| format!("kind {field:?}: {error}"))?);
                 }
                 "interval" => {
                     let interval = Interval::parse(&field).map_err(|error| format!("interval {error}"))?;
@@ -242,31 +243,10 @@ impl Head {
     }
 }
 
-/// The fields of a line (RFC 4180; a field cannot go on in the next line).
-fn fields(line: &str, separator: char) -> Result<Vec<String>, String> {
-    let mut fields = vec![String::new()];
-    let mut chars = line.chars().peekable();
-    // Whether the position is within quotes, and whether the field had quotes.
-    let (mut quoted, mut was_quoted) = (false, false);
-    while let Some(c) = chars.next() {
-        let Some(field) = fields.last_mut() else { break };
-        match c {
-            '"' if quoted && chars.next_if_eq(&'"').is_some() => field.push('"'),
-            '"' if quoted => quoted = false,
-            '"' if field.is_empty() && !was_quoted => (quoted, was_quoted) = (true, true),
-            _ if c == separator && !quoted => {
-                fields.push(String::new());
-                was_quoted = false;
-            }
-            _ if was_quoted && !quoted => return Err(format!("has {c:?} behind a closing quote")),
-            _ => field.push(c),
-        }
-    }
-    if quoted { Err("has a quote that is not closed".to_owned()) } else { Ok(fields) }
-}
-
 #[cfg(test)]
 mod tests {
+    use wholegrain_model::Kind;
+
     use super::*;
 
     #[test]
@@ -295,7 +275,7 @@ mod tests {
             ("/a;soon;W", "ttl"),
             ("/a/+;;W", "wildcards"),
             ("/a;;\"W", "not closed"),
-            ("/a;;\"W\"x", "behind a closing quote"),
+            ("/a;;\"W\"x", "after a closing quote"),
         ] {
             let error = head.setting(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");

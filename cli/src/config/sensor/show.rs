@@ -14,10 +14,10 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::no_match::no_sensor;
 use crate::output::table::Table;
-use crate::output::{print, print_json_lines, values};
+use crate::output::{JsonLinesOption, values};
 use crate::sensors;
 
-/// The maximum of sensors in a page.
+/// The most sensors in a page.
 const PAGE_SENSORS: u64 = 10_000;
 /// The most changes that are searched for one pattern.
 const CHANGES_MAX: u64 = 1_000_000;
@@ -33,17 +33,15 @@ pub struct ShowPropertiesArgs {
     /// The most sensors to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     limit: u64,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonLinesOption,
 }
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  wholegrain config sensor list\n  wholegrain config sensor list --json")]
 pub struct ListSettingsArgs {
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonLinesOption,
 }
 
 #[derive(Args)]
@@ -57,32 +55,19 @@ pub struct HistoryArgs {
     /// The most changes; the latest are listed
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     limit: u64,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonLinesOption,
 }
 
 pub fn show(args: &ShowPropertiesArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
-    let (mut sensors, mut next) = (Vec::new(), None::<String>);
-    loop {
-        let request = connection.get(paths::PROPERTIES);
-        let request = args.patterns.iter().fold(request, |request, pattern| request.query("pattern", pattern));
-        let request = request.query("limit", PAGE_SENSORS.min(args.limit - sensors.len() as u64));
-        let request = next.iter().fold(request, |request, after| request.query("after", after));
-        let page: SensorPropertiesPage = request.send()?.json()?;
-        sensors.extend(page.sensors);
-        next = page.next;
-        if next.is_none() || sensors.len() as u64 >= args.limit {
-            break;
-        }
-    }
+    let request = connection.get(paths::PROPERTIES).each("pattern", &args.patterns);
+    let (sensors, more) =
+        request.pages(PAGE_SENSORS, args.limit, |page: SensorPropertiesPage| (page.sensors, page.next))?;
     if sensors.is_empty() {
         return Err(no_sensor(&connection, &args.patterns));
     }
-    if args.json {
-        print_json_lines(&sensors)?;
-    } else {
+    args.json.print(&sensors, || {
         let now = values::now().0;
         let mut table = Table::new(&["SENSOR", "PROPERTY", "VALUE", "FROM"]);
         for sensor in &sensors {
@@ -94,9 +79,9 @@ pub fn show(args: &ShowPropertiesArgs, client: Option<&Path>) -> Result<(), Fail
                 }
             }
         }
-        print(|style, out| table.write(style, out))?;
-    }
-    if next.is_some() {
+        table
+    })?;
+    if more {
         eprintln!("note: more than {} sensors match; --limit shows more", sensors.len());
     }
     Ok(())
@@ -126,7 +111,7 @@ pub fn list(args: &ListSettingsArgs, client: Option<&Path>) -> Result<(), Failur
     if settings.is_empty() {
         return Err(Failure::NothingMatched("no settings; `wholegrain config sensor set` makes some".into()));
     }
-    print_changes(&settings, args.json)
+    print_changes(&settings, &args.json)
 }
 
 pub fn history(args: &HistoryArgs, client: Option<&Path>) -> Result<(), Failure> {
@@ -143,7 +128,7 @@ pub fn history(args: &HistoryArgs, client: Option<&Path>) -> Result<(), Failure>
         return Err(Failure::NothingMatched("no setting was ever made".into()));
     }
     let first = history.len().saturating_sub(usize::try_from(args.limit).unwrap_or(usize::MAX));
-    print_changes(&history[first..], args.json)
+    print_changes(&history[first..], &args.json)
 }
 
 /// Retains changes with `pattern`, and with patterns that match any of the sensors at `paths`.
@@ -157,17 +142,19 @@ fn retain_of(history: &mut Vec<PropertyChange>, pattern: &Pattern, paths: &[&str
     });
 }
 
-fn print_changes(changes: &[PropertyChange], json: bool) -> Result<(), Failure> {
-    if json {
-        return print_json_lines(changes);
-    }
-    let mut table = Table::new(&["TIME", "WHO", "PATTERN", "PROPERTY", "VALUE"]);
-    for change in changes {
-        let value = change.value.as_ref().map_or("(removed)".to_owned(), text);
-        let (time, property) = (values::time(change.time.0, 0), change.property.name().to_owned());
-        table.row(vec![time, change.who.clone(), change.pattern.clone(), property, value]);
-    }
-    print(|style, out| table.write(style, out))
+fn print_changes(changes: &[PropertyChange], json: &JsonLinesOption) -> Result<(), Failure> {
+    json.print(changes, || {
+        Table::of(
+            changes,
+            &[
+                ("TIME", &|change| values::time(change.time.0, 0)),
+                ("WHO", &|change| change.who.clone()),
+                ("PATTERN", &|change| change.pattern.clone()),
+                ("PROPERTY", &|change| change.property.name().to_owned()),
+                ("VALUE", &|change| change.value.as_ref().map_or("(removed)".to_owned(), text)),
+            ],
+        )
+    })
 }
 
 /// A JSON value as text: strings without quotes.

@@ -14,7 +14,7 @@ use super::{definitions, print_change};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::{print, print_json_lines};
+use crate::output::{JsonLinesOption, JsonOption, print};
 
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -51,9 +51,8 @@ pub(super) struct ApplyArgs {
     /// Change nothing; print the changes
     #[arg(long)]
     dry_run: bool,
-    /// Print the changes as a JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonOption,
 }
 
 #[derive(Args)]
@@ -68,39 +67,38 @@ pub(super) struct LibraryArgs {
     /// The file to print [default: a list of the files]
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Print one JSON object per line
-    #[arg(long, conflicts_with = "name")]
-    json: bool,
+    #[command(flatten)]
+    json: JsonLinesOption,
 }
 
 pub(super) fn apply(args: &ApplyArgs, open: impl FnOnce() -> Result<Connection, Failure>) -> Result<(), Failure> {
-    let usage = Failure::Usage;
     let set = args.set.iter().map(|set| {
         let pair = set.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        pair.ok_or_else(|| usage(format!("--set {set:?} is not NAME=VALUE")))
+        pair.ok_or_else(|| Failure::Usage(format!("--set {set:?} is not NAME=VALUE")))
     });
     let set: Vec<(String, String)> = set.collect::<Result<_, _>>()?;
     let file = match &args.library {
-        Some(name) => DefinitionFile::of_library(name).map_err(usage)?,
+        Some(name) => DefinitionFile::of_library(name).map_err(Failure::Usage)?,
         None => read(args.file.as_ref())?,
     };
-    let wanted = file.placed(args.at.as_deref(), &set).map_err(usage)?.into_iter().map(for_request).collect();
+    let placed = file.placed(args.at.as_deref(), &set).map_err(Failure::Usage)?;
+    let define: Vec<VirtualDefinition> = placed.into_iter().map(for_request).collect();
     let server = open()?;
-    let wanted = if args.library.is_some() { fitting(&server, wanted)? } else { wanted };
+    let define = if args.library.is_some() { applicable(&server, define)? } else { define };
     let mut remove = Vec::new();
     if args.prune {
-        let kept: BTreeSet<&str> = wanted.iter().map(|definition| definition.path.as_str()).collect();
+        let kept: BTreeSet<&str> = define.iter().map(|definition| definition.path.as_str()).collect();
         let present = definitions(&server, &[])?;
         remove =
             present.into_iter().map(|one| one.definition.path).filter(|path| !kept.contains(path.as_str())).collect();
     }
-    let change = ChangeDefinitions { define: wanted, remove, force: args.force };
+    let change = ChangeDefinitions { define, remove, force: args.force };
     let request = if args.dry_run { server.post(paths::VIRTUAL) } else { server.put(paths::VIRTUAL) };
     let changed = request.json(&change).send()?.json()?;
-    print_change(&changed, args.json, if args.dry_run { "would be " } else { "" })
+    print_change(&changed, &args.json, if args.dry_run { "would be " } else { "" })
 }
 
-/// A definition of a file as a request has it.
+/// A definition of a file as part of a request.
 fn for_request(definition: Definition) -> VirtualDefinition {
     let Definition { path, expression, unit, description, interval, bridge, missing } = definition;
     let missing = match missing {
@@ -114,40 +112,40 @@ fn read(path: Option<&PathBuf>) -> Result<DefinitionFile, Failure> {
     use std::io::Read;
     let Some(path) = path else { return Err(Failure::Usage("which file?".to_owned())) };
     let name = path.display().to_string();
-    let cannot = |error| Failure::Failed(format!("cannot read {name}: {error}"));
+    let failed = Failure::reading(path);
     let mut text = String::new();
     if name == "-" {
-        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(cannot)?;
+        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(&failed)?;
     } else {
-        let file = std::fs::File::open(path).map_err(cannot)?;
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(cannot)?;
+        let file = std::fs::File::open(path).map_err(&failed)?;
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(&failed)?;
     }
     DefinitionFile::read(&name, &text).map_err(Failure::Usage)
 }
 
 /// The definitions whose sensors exist; reports the reason for each other one.
-fn fitting(server: &Connection, wanted: Vec<VirtualDefinition>) -> Result<Vec<VirtualDefinition>, Failure> {
-    let mut fit: Vec<VirtualDefinition> = Vec::new();
+fn applicable(server: &Connection, all: Vec<VirtualDefinition>) -> Result<Vec<VirtualDefinition>, Failure> {
+    let mut applicable: Vec<VirtualDefinition> = Vec::new();
     let mut left_out = 0;
-    for definition in wanted {
+    for definition in all {
         let path = definition.path.clone();
-        fit.push(definition);
-        match server.post(paths::VIRTUAL).json(&fit).send() {
+        applicable.push(definition);
+        match server.post(paths::VIRTUAL).json(&applicable).send() {
             Ok(_) => {}
-            Err(Failure::Usage(said)) => {
-                fit.pop();
+            Err(Failure::Usage(reason)) => {
+                applicable.pop();
                 left_out += 1;
-                eprintln!("Left out {path}: {said}");
+                eprintln!("Left out {path}: {reason}");
             }
             Err(other) => return Err(other),
         }
     }
-    if fit.is_empty() && left_out > 0 {
+    if applicable.is_empty() && left_out > 0 {
         return Err(Failure::NothingMatched(
             "no definition of the library matches the sensors below this path; check --at".to_owned(),
         ));
     }
-    Ok(fit)
+    Ok(applicable)
 }
 
 pub(super) fn export(args: &ExportArgs, server: &Connection) -> Result<(), Failure> {
@@ -196,19 +194,22 @@ pub(super) fn library(args: &LibraryArgs) -> Result<(), Failure> {
     let files: Vec<(&str, DefinitionFile)> = files.collect::<Result<_, Failure>>()?;
     let paths =
         |file: &DefinitionFile| -> Vec<String> { file.definitions.iter().map(|one| one.path.clone()).collect() };
-    if args.json {
-        return print_json_lines(files.iter().map(|(name, file)| LibraryFile {
-            library: name,
-            about: &file.about,
-            parameters: &file.parameters,
-            paths: paths(file),
-        }));
-    }
-    let mut table = Table::new(&["library", "sensors", "about"]);
-    for (name, file) in &files {
-        table.row(vec![(*name).to_owned(), file.definitions.len().to_string(), file.about.clone()]);
-    }
-    print(|style, out| table.write(style, out))
+    let json = files.iter().map(|(name, file)| LibraryFile {
+        library: name,
+        about: &file.about,
+        parameters: &file.parameters,
+        paths: paths(file),
+    });
+    args.json.print(json, || {
+        Table::of(
+            &files,
+            &[
+                ("LIBRARY", &|(name, _)| (*name).to_owned()),
+                (">SENSORS", &|(_, file)| file.definitions.len().to_string()),
+                ("ABOUT", &|(_, file)| file.about.clone()),
+            ],
+        )
+    })
 }
 
 /// A file of the library as `--json` prints it.

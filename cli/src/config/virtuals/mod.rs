@@ -2,21 +2,20 @@
 
 mod apply;
 
-use std::io::Write;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
 use wholegrain_api::{
-    ChangeDefinitions, DefinitionHistory, DefinitionsChanged, MissingOperands, VirtualDefinition, VirtualSensor,
-    VirtualSensorList, paths,
+    ChangeDefinitions, DefinitionHistory, DefinitionHistoryEntry, DefinitionsChanged, MissingOperands,
+    VirtualDefinition, VirtualSensor, VirtualSensorList, paths,
 };
 use wholegrain_model::{Interval, Pattern};
 
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::{print, print_json, print_json_lines};
+use crate::output::{JsonLinesOption, JsonOption, print, print_json, write_properties};
 
 /// The sensors of a template that `show` names.
 const SENSORS_SHOWN: usize = 20;
@@ -38,7 +37,7 @@ Examples:
   wholegrain config virtual apply virtual.toml --prune --dry-run";
 
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct VirtualArgs {
     #[command(subcommand)]
     command: VirtualCommand,
@@ -49,22 +48,32 @@ pub struct VirtualArgs {
 #[derive(Subcommand)]
 enum VirtualCommand {
     /// Define or redefine a virtual sensor or a template
+    #[command(after_help = EXAMPLES)]
     Define(DefineArgs),
     /// Check a definition; change nothing
+    #[command(after_help = EXAMPLES)]
     Check(DefineArgs),
     /// List the definitions of virtual sensors
+    #[command(
+        after_help = "Examples:\n  wholegrain config virtual list\n  wholegrain config virtual list '/lrz/**' --json"
+    )]
     List(ListDefinitionsArgs),
     /// Show a definition and its sensors
+    #[command(after_help = "Examples:\n  wholegrain config virtual show /lrz/sng/pue")]
     Show(ShowDefinitionArgs),
     /// Remove one or more definitions
+    #[command(after_help = "Examples:\n  wholegrain config virtual remove /lrz/sng/pue")]
     Remove(RemoveArgs),
     /// List all definitions and removals
+    #[command(after_help = "Examples:\n  wholegrain config virtual history /lrz/sng/pue")]
     History(HistoryArgs),
     /// Apply the definitions of a file or of the library
     Apply(apply::ApplyArgs),
     /// Write the definitions as a file for `apply`
+    #[command(after_help = "Examples:\n  wholegrain config virtual export > virtual.toml")]
     Export(apply::ExportArgs),
     /// List the library of definitions, or print one of its files
+    #[command(after_help = "Examples:\n  wholegrain config virtual library\n  wholegrain config virtual library cpu")]
     Library(apply::LibraryArgs),
 }
 
@@ -91,9 +100,8 @@ struct DefineArgs {
     /// The value of an aggregate while operands are missing: a gap, or skip for the aggregate of the others
     #[arg(long, value_parser = ["gap", "skip"], default_value = "gap")]
     missing: String,
-    /// Print the change as a JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonOption,
 }
 
 impl DefineArgs {
@@ -115,9 +123,8 @@ struct ListDefinitionsArgs {
     /// Patterns of the definitions [default: all]
     #[arg(value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonLinesOption,
 }
 
 #[derive(Args)]
@@ -125,9 +132,8 @@ struct ShowDefinitionArgs {
     /// The path of the definition, or of one of its sensors
     #[arg(value_name = "PATH")]
     path: String,
-    /// Print a JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonOption,
 }
 
 #[derive(Args)]
@@ -138,9 +144,8 @@ struct RemoveArgs {
     /// Also if other definitions refer to them; their sensors have gaps then
     #[arg(long)]
     force: bool,
-    /// Print the change as a JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonOption,
 }
 
 #[derive(Args)]
@@ -151,9 +156,8 @@ struct HistoryArgs {
     /// The most entries; the latest are listed
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: u32,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonLinesOption,
 }
 
 pub fn run(args: &VirtualArgs, client: Option<&Path>) -> Result<(), Failure> {
@@ -162,18 +166,18 @@ pub fn run(args: &VirtualArgs, client: Option<&Path>) -> Result<(), Failure> {
     match &args.command {
         VirtualCommand::Define(define) => {
             let changed = open()?.put(paths::VIRTUAL).json(&define.definition()).send()?.json()?;
-            print_change(&changed, define.json, "")
+            print_change(&changed, &define.json, "")
         }
         VirtualCommand::Check(define) => {
             let changed = open()?.post(paths::VIRTUAL).json(&define.definition()).send()?.json()?;
-            print_change(&changed, define.json, "would be ")
+            print_change(&changed, &define.json, "would be ")
         }
         VirtualCommand::List(list) => show_list(&open()?, list),
         VirtualCommand::Show(show) => show_one(&open()?, show),
         VirtualCommand::Remove(remove) => {
             let (paths, force) = (remove.paths.clone(), remove.force);
             let change = ChangeDefinitions { define: Vec::new(), remove: paths, force };
-            print_change(&open()?.put(paths::VIRTUAL).json(&change).send()?.json()?, remove.json, "")
+            print_change(&open()?.put(paths::VIRTUAL).json(&change).send()?.json()?, &remove.json, "")
         }
         VirtualCommand::History(history) => show_history(&open()?, history),
         VirtualCommand::Apply(args) => apply::apply(args, open),
@@ -183,11 +187,11 @@ pub fn run(args: &VirtualArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Prints a change: as text on standard error, or as JSON on standard output.
-fn print_change(change: &DefinitionsChanged, as_json: bool, would: &str) -> Result<(), Failure> {
+fn print_change(change: &DefinitionsChanged, json: &JsonOption, would: &str) -> Result<(), Failure> {
     for warning in &change.warnings {
         eprintln!("Warning: {warning}");
     }
-    if as_json {
+    if json.json {
         return print_json(change);
     }
     for (paths, verb) in [(&change.added, "defined"), (&change.changed, "redefined"), (&change.removed, "removed")] {
@@ -208,8 +212,7 @@ fn print_change(change: &DefinitionsChanged, as_json: bool, would: &str) -> Resu
 
 /// The definitions of the server.
 fn definitions(server: &Connection, patterns: &[Pattern]) -> Result<Vec<VirtualSensor>, Failure> {
-    let request = server.get(paths::VIRTUAL);
-    let request = patterns.iter().fold(request, |request, pattern| request.query("pattern", pattern));
+    let request = server.get(paths::VIRTUAL).each("pattern", patterns);
     Ok(request.send()?.json::<VirtualSensorList>()?.definitions)
 }
 
@@ -229,34 +232,44 @@ fn show_list(server: &Connection, list: &ListDefinitionsArgs) -> Result<(), Fail
     if all.is_empty() {
         return Err(none_there());
     }
-    if list.json {
-        return print_json_lines(&all);
+    list.json.print(&all, || {
+        Table::of(
+            &all,
+            &[
+                ("PATH", &|one| one.definition.path.clone()),
+                ("UNIT", &|one| one.definition.unit.clone()),
+                (">SENSORS", &|one| one.sensors.to_string()),
+                ("BY", &|one| one.who.clone()),
+                ("EXPRESSION", &|one| shortened(on_one_line(&one.definition.expression))),
+            ],
+        )
+    })
+}
+
+/// An expression that fits into a table.
+fn shortened(expression: String) -> String {
+    match expression.char_indices().nth(EXPRESSION_SHOWN) {
+        Some((end, _)) => format!("{}…", &expression[..end]),
+        None => expression,
     }
-    let mut table = Table::new(&["path", "unit", ">sensors", "by", "expression"]);
-    for VirtualSensor { definition, sensors, who, .. } in &all {
-        let expression = on_one_line(&definition.expression);
-        let mut shortened: String = expression.chars().take(EXPRESSION_SHOWN).collect();
-        if shortened.len() < expression.len() {
-            shortened.push('…');
-        }
-        let (path, unit) = (definition.path.clone(), definition.unit.clone());
-        table.row(vec![path, unit, sensors.to_string(), who.clone(), shortened]);
-    }
-    print(|style, out| table.write(style, out))
 }
 
 fn show_one(server: &Connection, show: &ShowDefinitionArgs) -> Result<(), Failure> {
-    let pattern = Pattern::new(show.path.as_str()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let pattern = Pattern::new(show.path.as_str()).map_err(Failure::usage)?;
     let all = definitions(server, std::slice::from_ref(&pattern))?;
     let one = all.iter().find(|one| one.definition.path == show.path).or(all.first()).ok_or_else(none_there)?;
-    if show.json {
-        return print_json_lines([one]);
+    if show.json.json {
+        return print_json(one);
     }
     let definition = &one.definition;
     let of = Pattern::new(definition.path.as_str()).unwrap_or(pattern);
     let sensors = crate::sensors::fetch(server, &[of])?;
     let length = |length: Option<Interval>| length.map(|length| length.to_string()).unwrap_or_default();
-    let lines = [
+    let mut paths: Vec<&str> = sensors.iter().take(SENSORS_SHOWN).map(|sensor| &*sensor.path).collect();
+    let more = sensors.len().saturating_sub(SENSORS_SHOWN);
+    let more = if more > 0 { format!("and {more} more") } else { String::new() };
+    paths.extend((!more.is_empty()).then_some(more.as_str()));
+    let properties = [
         ("path", definition.path.clone()),
         ("expression", definition.expression.clone()),
         ("unit", definition.unit.clone()),
@@ -266,36 +279,31 @@ fn show_one(server: &Connection, show: &ShowDefinitionArgs) -> Result<(), Failur
         ("missing", definition.missing.name().to_owned()),
         ("at", one.at.to_string()),
         ("who", one.who.clone()),
+        ("sensors", paths.join("\n")),
     ];
-    print(|_, out| {
-        for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
-            writeln!(out, "{name:<12} {}", value.replace('\n', "\n             "))?;
-        }
-        for (at, sensor) in sensors.iter().take(SENSORS_SHOWN).enumerate() {
-            writeln!(out, "{:<12} {}", if at == 0 { "sensors" } else { "" }, sensor.path)?;
-        }
-        let more = sensors.len().saturating_sub(SENSORS_SHOWN);
-        if more > 0 { writeln!(out, "{:<12} and {more} more", "") } else { Ok(()) }
-    })
+    print(|style, out| write_properties(&properties, style, out))
 }
 
 fn show_history(server: &Connection, args: &HistoryArgs) -> Result<(), Failure> {
-    let request = server.get(paths::VIRTUAL_HISTORY).query("limit", args.limit);
-    let request = args.path.iter().fold(request, |request, path| request.query("path", path));
+    let request = server.get(paths::VIRTUAL_HISTORY).query("limit", args.limit).each("path", &args.path);
     let DefinitionHistory { history } = request.send()?.json()?;
     if history.is_empty() {
         return Err(none_there());
     }
-    if args.json {
-        return print_json_lines(&history);
-    }
-    let mut table = Table::new(&["at", "by", "path", "unit", "expression"]);
-    for entry in &history {
-        let (unit, expression) = match &entry.definition {
-            Some(definition) => (definition.unit.clone(), on_one_line(&definition.expression)),
-            None => (String::new(), "(removed)".to_owned()),
-        };
-        table.row(vec![entry.at.to_string(), entry.who.clone(), entry.path.clone(), unit, expression]);
-    }
-    print(|style, out| table.write(style, out))
+    let definition = |entry: &DefinitionHistoryEntry| match &entry.definition {
+        Some(definition) => (definition.unit.clone(), on_one_line(&definition.expression)),
+        None => (String::new(), "(removed)".to_owned()),
+    };
+    args.json.print(&history, || {
+        Table::of(
+            &history,
+            &[
+                ("AT", &|entry| entry.at.to_string()),
+                ("BY", &|entry| entry.who.clone()),
+                ("PATH", &|entry| entry.path.clone()),
+                ("UNIT", &|entry| definition(entry).0),
+                ("EXPRESSION", &|entry| definition(entry).1),
+            ],
+        )
+    })
 }

@@ -1,4 +1,4 @@
-//! `wholegrain jobs show ID`: one job. What the records say comes with the job, the rest is asked of its sensors.
+//! `wholegrain jobs show ID`: one job, from its records and from the readings of its sensors.
 
 mod missing;
 mod readings;
@@ -13,13 +13,13 @@ use std::path::Path;
 use clap::Args;
 use wholegrain_api::{JobAllocation, JobDetails, Sensor, UtcTime, paths};
 
-use super::job_fields::{JobsFormat, at_parameter, length};
+use super::listed::length;
 use crate::client_file::ClientOption;
 use crate::connection::Connection;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::output::{print, print_json, values};
+use crate::failure::Failure;
+use crate::job_arguments::JobArgument;
+use crate::output::{ResultFormat, print, print_json, values};
 use crate::sensors;
-use crate::socket::encoded;
 use readings::JobReadings;
 use records::JobRecords;
 use report::{JobNodeUsage, JobReport, SensorGroupQuality};
@@ -34,19 +34,15 @@ Examples:
   wholegrain jobs show 4711 --at 2026-01-31       the job with this id at that time
   wholegrain jobs show 4711 --format json | jq .node_statistics";
 
-/// Show one job: where, when, how long, what it used on each node, its sensors and how complete they are
+/// Show one job: times, nodes, its use on each node, its sensors and how complete they are
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = EXAMPLES)]
 pub struct ShowJobArgs {
-    /// The job's id, or its other id
-    #[arg(value_name = "ID")]
-    job: String,
-    /// Of several jobs that had this id, the newest that had begun by then
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    at: Option<String>,
-    /// How to write it
-    #[arg(long, short, value_enum, default_value_t = JobsFormat::Table)]
-    format: JobsFormat,
+    #[command(flatten)]
+    job: JobArgument,
+    /// The format of the output
+    #[arg(long, short, value_enum, default_value_t = ResultFormat::Table)]
+    format: ResultFormat,
     #[command(flatten)]
     client: ClientOption,
 }
@@ -54,13 +50,11 @@ pub struct ShowJobArgs {
 pub fn run(args: &ShowJobArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let now = values::now();
-    let path = paths::of_job(paths::JOB, &encoded(&args.job));
-    let parameters: Vec<_> = at_parameter(args.at.as_deref())?.into_iter().collect();
-    let details: JobDetails = connection.get(path).queries(&parameters).find()?.json()?;
+    let details: JobDetails = args.job.find(&connection, paths::JOB, Vec::new())?.json()?;
     let report = gather(&connection, JobRecords::new(details), now.0)?;
     match args.format {
-        JobsFormat::Json => print_json(&report),
-        JobsFormat::Table => print(|style, out| text::write(&report, now.0, style, out)),
+        ResultFormat::Json => print_json(&report),
+        ResultFormat::Table => print(|style, out| text::write(&report, now.0, style, out)),
     }
 }
 
@@ -116,7 +110,7 @@ fn gather(connection: &Connection, records: JobRecords, now: i64) -> Result<JobR
 }
 
 fn of_record(allocation: &JobAllocation) -> JobNodeUsage {
-    // Of a job that runs they are as old as the last change of its record: its readings say more.
+    // The totals of a running job are as old as the last change of its record; its readings are newer.
     let ended = allocation.to.is_some();
     let total = |name: &str| allocation.totals.get(name).copied().filter(|_| ended);
     JobNodeUsage {
@@ -130,7 +124,7 @@ fn of_record(allocation: &JobAllocation) -> JobNodeUsage {
     }
 }
 
-/// How many CPUs a list such as `0-3,8` has.
+/// The number of CPUs in a list such as `0-3,8`.
 fn count_cpus(list: &str) -> Option<f64> {
     let mut count = 0;
     for range in list.split(',').filter(|range| !range.is_empty()) {
@@ -144,8 +138,8 @@ fn count_cpus(list: &str) -> Option<f64> {
 /// A group that is being counted.
 struct Tally {
     group: SensorGroupQuality,
-    /// Of the values that were to come, how many came: no sensor's counts for more than were to come of it.
-    came: u64,
+    /// The number of requested values that are stored. Surplus values of one sensor do not count for another.
+    stored: u64,
     nodes: BTreeSet<usize>,
     last: Option<UtcTime>,
 }
@@ -163,7 +157,7 @@ impl Tally {
             missing_ns: None,
             last_seen: None,
         };
-        Self { group, came: 0, nodes: BTreeSet::new(), last: None }
+        Self { group, stored: 0, nodes: BTreeSet::new(), last: None }
     }
 
     fn finish(mut self) -> SensorGroupQuality {
@@ -171,15 +165,15 @@ impl Tally {
         group.nodes = self.nodes.len() as u64;
         group.last_seen = self.last;
         let requested = group.requested.filter(|requested| *requested > 0);
-        group.covered = requested.map(|requested| self.came as f64 / requested as f64);
+        group.covered = requested.map(|requested| self.stored as f64 / requested as f64);
         group.missing_ns = group.requested.map(|requested| {
-            requested.saturating_sub(self.came).saturating_mul(group.interval_ns) / group.sensors.max(1)
+            requested.saturating_sub(self.stored).saturating_mul(group.interval_ns) / group.sensors.max(1)
         });
         self.group
     }
 }
 
-/// The sensors by first level and interval, with how many of the values that were to come are there.
+/// The data quality of the sensors, by first level and interval.
 fn groups(
     records: &JobRecords,
     sensors: &[&Sensor<'_>],
@@ -196,10 +190,10 @@ fn groups(
         let length = to.saturating_sub(allocation.from.0).max(0) as u64;
         let got = counts.get(&*sensor.path).map_or(0, |count| *count as u64);
         if let Some(requested) = &mut tally.group.requested {
-            // Even of a job shorter than the interval one value was to come.
-            let wanted = (length / sensor.interval_ns).max(1);
-            *requested += wanted;
-            tally.came += got.min(wanted);
+            // One value is requested even if the job is shorter than the interval.
+            let of_sensor = (length / sensor.interval_ns).max(1);
+            *requested += of_sensor;
+            tally.stored += got.min(of_sensor);
         }
         tally.group.sensors += 1;
         tally.group.got += got;

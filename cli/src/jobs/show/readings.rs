@@ -44,7 +44,7 @@ impl<'a> JobReadings<'a> {
         parameters.push(("to", Timestamp(self.range.1).to_string()));
         parameters.extend_from_slice(more);
         let response = self.connection.get(paths::QUERY).queries(&parameters).send()?;
-        response.warnings.iter().chain(&response.notes).for_each(|text| self.report(text));
+        response.remarks.warnings.iter().chain(&response.remarks.notes).for_each(|text| self.report(text));
         let url = self.connection.url();
         for line in BufReader::new(response.into_reader()).lines() {
             let line = line.map_err(|error| {

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use wholegrain_api::{JobAllocation, JobDetails, UtcTime};
-use wholegrain_model::text::escaped;
+use wholegrain_api::{JobAllocation, JobDetails, JobStep, UtcTime};
 
-use super::super::job_fields::{length, owner};
-use super::report::{JobReport, ValueRange};
+use super::super::listed::{length, owner};
+use super::report::{JobNodeUsage, JobReport, Region, ValueRange};
 use crate::output::style::Style;
-use crate::output::table::{Table, width};
-use crate::output::values;
+use crate::output::table::Table;
+use crate::output::{values, write_properties};
 
 /// The most names of nodes; of the others only the number is given.
 const NODES_SHOWN_MAX: usize = 16;
@@ -29,11 +28,16 @@ pub fn write(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -
     groups(report, style, out)?;
     if !report.regions.is_empty() {
         heading("Regions", style, out)?;
-        let mut table = Table::new(&["REGION", ">COUNT", ">TIME s", ">NODES"]);
-        for region in &report.regions {
-            let count = format!("{}{}", region.count, if region.open > 0 { " (open)" } else { "" });
-            table.row(vec![region.region.clone(), count, format!("{:.3}", region.seconds), region.nodes.to_string()]);
-        }
+        let open = |region: &Region| if region.open > 0 { " (open)" } else { "" };
+        let table = Table::of(
+            &report.regions,
+            &[
+                ("REGION", &|region| region.region.clone()),
+                (">COUNT", &|region| format!("{}{}", region.count, open(region))),
+                (">TIME s", &|region| format!("{:.3}", region.seconds)),
+                (">NODES", &|region| region.nodes.to_string()),
+            ],
+        );
         table.write(style, out)?;
     }
     for problem in &report.problems {
@@ -106,11 +110,7 @@ fn properties(report: &JobReport, now: i64, style: Style, out: &mut impl Write) 
         ),
         ("damaged", if *damaged > 0 { format!("{damaged} records could not be read") } else { String::new() }),
     ];
-    let widest = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
-    for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
-        writeln!(out, "{}  {}", style.head(&format!("{name:<widest$}")), escaped(&value))?;
-    }
-    Ok(())
+    write_properties(&lines, style, out)
 }
 
 fn steps(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
@@ -119,11 +119,16 @@ fn steps(report: &JobReport, now: i64, style: Style, out: &mut impl Write) -> io
         return Ok(());
     }
     heading("Steps", style, out)?;
-    let mut table = Table::new(&["STEP", "BEGIN", ">DURATION", ">NODES"]);
-    for step in summary.steps.iter().take(STEPS_SHOWN_MAX) {
-        let length = step.to.map_or(now, |to| to.0).saturating_sub(step.from.0);
-        table.row(vec![step.name.clone(), instant(step.from), values::duration(length), step.nodes.to_string()]);
-    }
+    let duration = |step: &JobStep| step.to.map_or(now, |to| to.0).saturating_sub(step.from.0);
+    let table = Table::of(
+        summary.steps.iter().take(STEPS_SHOWN_MAX),
+        &[
+            ("STEP", &|step| step.name.clone()),
+            ("BEGIN", &|step| instant(step.from)),
+            (">DURATION", &|step| values::duration(duration(step))),
+            (">NODES", &|step| step.nodes.to_string()),
+        ],
+    );
     table.write(style, out)?;
     let more = summary.steps.len().saturating_sub(STEPS_SHOWN_MAX) as u64 + summary.steps_dropped;
     if more > 0 { writeln!(out, "and {more} more") } else { Ok(()) }
@@ -135,26 +140,26 @@ fn spread(spread: Option<ValueRange>, show: impl Fn(f64) -> String) -> String {
 
 fn nodes(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
     heading("Nodes (min / mean / max over the readings)", style, out)?;
-    let heads = ["NODE", ">CPU s", ">CPUS IN USE", ">UTILISATION", ">MEMORY", ">PEAK", ">READ", ">WRITTEN", "AGENT"];
-    let mut table = Table::new(&heads);
-    for node in &report.node_statistics {
-        let bytes = |value: Option<f64>| value.map(values::size).unwrap_or_default();
-        table.row(vec![
-            node.node.clone(),
-            node.cpu_s.map(|seconds| format!("{seconds:.3}")).unwrap_or_default(),
-            spread(node.cpus_used, |value| format!("{value:.2}")),
-            node.utilisation.map(|part| format!("{:.1} %", part * 100.0)).unwrap_or_default(),
-            spread(node.memory, values::size),
-            bytes(node.memory_peak),
-            bytes(node.read_bytes),
-            bytes(node.written_bytes),
-            if node.end_unseen { "not running at the end".to_owned() } else { String::new() },
-        ]);
-    }
+    let bytes = |value: Option<f64>| value.map(values::size).unwrap_or_default();
+    let agent = |node: &JobNodeUsage| if node.end_unseen { "not running at the end" } else { "" };
+    let table = Table::of(
+        &report.node_statistics,
+        &[
+            ("NODE", &|node| node.node.clone()),
+            (">CPU s", &|node| node.cpu_s.map(|seconds| format!("{seconds:.3}")).unwrap_or_default()),
+            (">CPUS IN USE", &|node| spread(node.cpus_used, |value| format!("{value:.2}"))),
+            (">UTILISATION", &|node| node.utilisation.map(|part| format!("{:.1} %", part * 100.0)).unwrap_or_default()),
+            (">MEMORY", &|node| spread(node.memory, values::size)),
+            (">PEAK", &|node| bytes(node.memory_peak)),
+            (">READ", &|node| bytes(node.read_bytes)),
+            (">WRITTEN", &|node| bytes(node.written_bytes)),
+            ("AGENT", &|node| agent(node).to_owned()),
+        ],
+    );
     table.write(style, out)
 }
 
-/// The use of the processes of an ended job, as far as agents know it.
+/// The use of the processes of an ended job, from the records of its nodes.
 fn tasks(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<()> {
     let ended = || report.records.details.allocations.iter().filter(|one| one.to.is_some());
     let of_tasks = |one: &&JobAllocation| one.totals.keys().any(|name| name.starts_with("tasks/"));
@@ -189,20 +194,20 @@ fn groups(report: &JobReport, style: Style, out: &mut impl Write) -> io::Result<
     if report.sensors.is_empty() {
         return writeln!(out, "no sensors of this job are stored, or you may not see them");
     }
-    let heads = ["GROUP", ">SENSORS", ">NODES", ">EVERY", ">REQUESTED", ">GOT", ">COVERED", ">MISSING", "LAST"];
-    let mut table = Table::new(&heads);
-    for group in &report.sensors {
-        table.row(vec![
-            group.group.clone(),
-            group.sensors.to_string(),
-            group.nodes.to_string(),
-            values::interval(group.interval_ns),
-            group.requested.map(|count| count.to_string()).unwrap_or_default(),
-            group.got.to_string(),
-            group.covered.map(|covered| format!("{:.1} %", covered * 100.0)).unwrap_or_default(),
-            group.missing_ns.map(|ns| values::duration(ns as i64)).unwrap_or_default(),
-            group.last_seen.map(instant).unwrap_or_default(),
-        ]);
-    }
+    let text = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
+    let table = Table::of(
+        &report.sensors,
+        &[
+            ("GROUP", &|group| group.group.clone()),
+            (">SENSORS", &|group| group.sensors.to_string()),
+            (">NODES", &|group| group.nodes.to_string()),
+            (">EVERY", &|group| values::interval(group.interval_ns)),
+            (">REQUESTED", &|group| text(group.requested)),
+            (">GOT", &|group| group.got.to_string()),
+            (">COVERED", &|group| group.covered.map(|part| format!("{:.1} %", part * 100.0)).unwrap_or_default()),
+            (">MISSING", &|group| group.missing_ns.map(|ns| values::duration(ns as i64)).unwrap_or_default()),
+            ("LAST", &|group| group.last_seen.map(instant).unwrap_or_default()),
+        ],
+    );
     table.write(style, out)
 }

@@ -1,11 +1,11 @@
-//! One line a reading, for programs.
+//! One line per reading, for programs.
 
 use std::io::{self, Write};
 
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::PrintedReading;
+use super::batch::PrintedReading;
 use crate::output::values;
 
 /// `sensor,time,value,unit`. Names hold neither comma nor quote nor line break, so they need no quotes.
@@ -14,7 +14,7 @@ pub fn csv(reading: &PrintedReading<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "{sensor},{},{},{}", Timestamp(time), value_exact(value), csv_field(unit))
 }
 
-/// A value for programs: as short as it can be and still the same; nothing for a gap.
+/// A value for programs: the shortest text that is read back as the same value; an empty text for a gap.
 pub fn value_exact(value: Option<Value>) -> String {
     match value {
         None => String::new(),
@@ -31,7 +31,7 @@ pub fn json(reading: &PrintedReading<'_>, out: &mut impl Write) -> io::Result<()
         value: Option<Value>,
         unit: &'a str,
     }
-    // serde_json writes a float that JSON cannot show as null.
+    // serde_json writes NaN and infinities as null.
     let PrintedReading { sensor, time, value, unit } = *reading;
     let line = JsonReading { sensor, time: Timestamp(time).to_string(), value, unit };
     serde_json::to_writer(&mut *out, &line)?;

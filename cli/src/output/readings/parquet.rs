@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 
 use crate::failure::Failure;
 
-/// Rows of one row group: what is held, encoded, before it is written.
+/// Rows of one row group, which is held in memory until it is written.
 const ROW_GROUP_ROWS: usize = 1 << 20;
 
 /// A Parquet file being written.

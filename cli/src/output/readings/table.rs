@@ -1,11 +1,11 @@
-//! An aligned table of readings that streams: widths are chosen from the first rows and grow when they must.
+//! An aligned table of readings that streams: the first rows decide the widths, which grow when necessary.
 
 use std::io::{self, Write};
 
 use wholegrain_model::Value;
 use wholegrain_model::text::escaped;
 
-use super::PrintedReading;
+use super::batch::PrintedReading;
 use crate::output::style::Style;
 use crate::output::table::width;
 use crate::output::values;
@@ -15,7 +15,6 @@ const ROWS_HELD_MAX: usize = 1000;
 /// Shown for a gap.
 const GAP: &str = "-";
 
-/// A table being written.
 pub struct TableRows {
     style: Style,
     held: Vec<[String; 4]>,
