@@ -213,7 +213,7 @@ fn odd_requests_are_answered_in_one_line_and_harm_nobody() {
         ("begin? a b c", "words after the time"),
         ("begin? a soon", "is not a time"),
         ("begin?", "is not a request"),
-        ("begin? ../x", "would point elsewhere"),
+        ("begin? ../x", "which is relative"),
         ("begin? a+b", "'+' at byte 1"),
         ("begin? a\tb", "'\\t' at byte 1"),
         ("begin? a\u{7}", "at byte 1"),

@@ -66,6 +66,7 @@ impl Gaps {
         self.0[index / 64] |= 1 << (index % 64);
     }
 
+    /// The number of gaps in the column.
     pub fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
@@ -97,6 +98,7 @@ impl Column {
         }
     }
 
+    /// The number of samples, gaps included.
     pub fn len(&self) -> usize {
         match &self.values {
             ColumnValues::Int(values) => values.len(),
@@ -104,6 +106,7 @@ impl Column {
         }
     }
 
+    /// Whether the column has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

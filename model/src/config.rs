@@ -9,27 +9,25 @@ use toml::de::{DeTable, DeValue};
 
 use crate::suggest;
 
-/// What is wrong in a configuration file, where, and what to do.
+/// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
 pub struct ConfigError {
-    /// The file as it was named.
     pub file: String,
     pub line: usize,
     /// Column from 1, in characters.
     pub column: usize,
-    /// What is wrong and what to do.
     pub message: String,
 }
 
-/// A configuration file's name and text; made once, read in sections.
+/// The name and text of a configuration file, which is parsed in sections.
 #[derive(Debug, Clone)]
 pub struct Document {
     file: Arc<str>,
     text: Arc<str>,
 }
 
-/// One table of a document, such as `[sources.procfs]`, read by whoever owns it.
+/// One table of a document, such as `[sources.procfs]`.
 #[derive(Debug, Clone)]
 pub struct Section {
     document: Document,
@@ -37,17 +35,17 @@ pub struct Section {
 }
 
 impl Document {
-    /// Takes a file's name (for messages) and its text.
+    /// Takes the name of a file, for messages, and its text.
     pub fn new(file: &str, text: &str) -> Self {
         Self { file: file.into(), text: text.into() }
     }
 
-    /// Reads the whole document. `T` should have `#[serde(deny_unknown_fields)]`.
+    /// Parses the whole document. `T` should have `#[serde(deny_unknown_fields)]`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         self.root().parse()
     }
 
-    /// The document as a section.
+    /// The whole document as a section.
     pub fn root(&self) -> Section {
         Section { document: self.clone(), path: Vec::new() }
     }
@@ -72,8 +70,8 @@ impl Document {
         }
     }
 
-    /// The value at `offset`, and its place, if it is text without quotes, such as `1s` or `n1`: the commonest slip, for which a
-    /// parser of TOML finds stranger words.
+    /// The value at `offset` with its place, if it is text without quotes, such as `1s` or `n1`: a common mistake for which the TOML parser's message
+    /// does not help.
     fn unquoted_value(&self, offset: usize) -> Option<(usize, &str)> {
         let line_start = self.text[..floor_char_boundary(&self.text, offset)].rfind('\n').map_or(0, |at| at + 1);
         let line = self.text[line_start..].lines().next()?;
@@ -95,17 +93,17 @@ impl Section {
         Section { document: self.document.clone(), path }
     }
 
-    /// The keys of this table, in the order of the file's names; empty when the table is not there.
+    /// The keys of this table; empty if the table does not exist.
     pub fn keys(&self) -> Result<Vec<String>, ConfigError> {
         Ok(self.table()?.get_ref().keys().map(|key| key.get_ref().to_string()).collect())
     }
 
-    /// Reads this table; one that is not there reads as an empty one. `T` should have `#[serde(deny_unknown_fields)]`.
+    /// Parses this table; a missing one is empty. `T` should have `#[serde(deny_unknown_fields)]`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         self.deserialize(self.table()?, &[])
     }
 
-    /// Reads `keys` of this table into `A` and the other keys into `B`. An unknown key is an error that suggests keys of both. `A` and `B`
+    /// Parses `keys` of this table into `A` and the other keys into `B`. An unknown key is an error that suggests keys of both. `A` and `B`
     /// should have `#[serde(deny_unknown_fields)]`.
     pub fn parse_split<A: DeserializeOwned, B: DeserializeOwned>(&self, keys: &[&str]) -> Result<(A, B), ConfigError> {
         let table = self.table()?;
@@ -124,7 +122,7 @@ impl Section {
         T::deserialize(table.into_deserializer()).map_err(|error| self.document.explain(&error, other_keys))
     }
 
-    /// An error about `key` of this table: at the key's line when it is there, else at the table's.
+    /// An error about `key` of this table, at the line of the key if it exists, else of the table.
     pub fn error(&self, key: &str, message: impl Into<String>) -> ConfigError {
         let message = message.into();
         match self.table() {
@@ -138,7 +136,7 @@ impl Section {
         }
     }
 
-    /// The table in the document; an empty one when it is not there.
+    /// The table in the document; an empty one if it does not exist.
     fn table(&self) -> Result<Spanned<DeTable<'_>>, ConfigError> {
         let mut table = DeTable::parse(&self.document.text).map_err(|error| self.document.explain(&error, &[]))?;
         for name in &self.path {
@@ -159,7 +157,7 @@ impl Section {
     }
 }
 
-/// The message for a name that is none of `known`, with the nearest known name.
+/// The message for an unknown name, with the most similar known one.
 pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
     match suggest::nearest(wrong, known.iter().copied()) {
         Some(near) => format!("unknown {what} `{wrong}`; did you mean `{near}`?"),
@@ -167,7 +165,7 @@ pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
     }
 }
 
-/// Serde says "unknown field `x`, expected one of `a`, `b`"; a message here suggests the name that was probably meant.
+/// Adds the most similar name to Serde's "unknown field `x`, expected one of `a`, `b`".
 fn with_suggestion(message: &str, other_keys: &[&str]) -> String {
     for (serde_word, word) in [("unknown field `", "key"), ("unknown variant `", "value")] {
         let Some((wrong, expected)) = message.strip_prefix(serde_word).and_then(|rest| rest.split_once('`')) else {

@@ -4,55 +4,55 @@ use std::fmt;
 
 use crate::text::is_hidden;
 
-/// The longest whole path, in bytes of UTF-8.
+/// The longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 512;
-/// The longest single level of a path, in bytes of UTF-8.
+/// The longest level of a path, in bytes.
 pub const LEVEL_BYTES_MAX: usize = 128;
 /// The most levels of a path.
 pub const LEVELS_MAX: usize = 32;
-/// Characters that mean something to MQTT, to patterns or to expressions and so cannot be part of a name.
+/// Characters with a meaning in MQTT, patterns or expressions. Names cannot have them.
 pub const RESERVED: &[char] = &['+', '#', '*', '?', '<', '>', '{', '}', '"', '\'', '\\', '$', ',', ';'];
 
-/// Why a name was refused. The message says what, where and what to do.
+/// Why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing there at all, or a level with nothing in it (`//`, or a `/` at the end).
+    /// An empty name, or an empty level (`//`, or a `/` at the end).
     #[error("sensor name {0:?} has an empty level; write /level/level/name without `//` or a trailing `/`")]
     EmptyLevel(String),
     /// The first character is not `/`.
     #[error("sensor name {0:?} must begin with `/`")]
     NotAbsolute(String),
     /// `.` or `..` as a level.
-    #[error("sensor name {0:?} has the level {1:?}, which would point elsewhere in the hierarchy; use another name")]
+    #[error("sensor name {0:?} has the level {1:?}, which is relative; use another name")]
     Relative(String, String),
     /// A hidden character (see [`is_hidden`]), white space or one of [`RESERVED`].
     #[error("sensor name {name:?} has {character:?} at byte {position}; control characters, marks of text direction, white space and {} are not allowed; use `_`", RESERVED.iter().collect::<String>())]
     Character {
-        /// The whole name, cut to 64 characters.
+        /// The first 64 characters.
         name: String,
         character: char,
-        /// Its place in the name.
+        /// The offset in bytes.
         position: usize,
     },
     /// Longer than [`PATH_BYTES_MAX`], a level longer than [`LEVEL_BYTES_MAX`], or more than [`LEVELS_MAX`] levels.
     #[error("sensor name {name:?}… is too long: {what} is {is}, at most {max} allowed")]
     TooLong {
-        /// The name, cut to 64 characters.
+        /// The first 64 characters.
         name: String,
-        /// Which measure is exceeded.
+        /// The exceeded bound.
         what: &'static str,
         is: usize,
         max: usize,
     },
 }
 
-/// The absolute path of one sensor, or of a subtree: begins with `/`, checked, at most [`PATH_BYTES_MAX`] bytes.
+/// A valid absolute path of a sensor or a subtree, at most [`PATH_BYTES_MAX`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(transparent)]
 pub struct SensorPath(String);
 
 impl SensorPath {
-    /// Checks `text` and takes it as a path.
+    /// Checks and takes a path.
     pub fn new(text: impl Into<String>) -> Result<Self, NameError> {
         let text = text.into();
         let Some(rest) = text.strip_prefix('/') else {
@@ -62,7 +62,7 @@ impl SensorPath {
         Ok(Self(text))
     }
 
-    /// This path with a relative name (`cpu/3/user`) below it.
+    /// Appends a relative name such as `cpu/3/user`.
     pub fn join(&self, relative: &str) -> Result<Self, NameError> {
         Self::new(format!("{}/{relative}", self.0))
     }
@@ -83,13 +83,13 @@ impl SensorPath {
     }
 }
 
-/// Checks a name below some prefix, such as a sensor within its group: levels without a leading `/`.
+/// Checks a name below a prefix: levels without a leading `/`.
 pub fn check_relative(name: &str) -> Result<(), NameError> {
     check_levels(name, name)
 }
 
-/// Makes one level out of any text: each character that is not allowed becomes `_`, `(` becomes `_` and `)` is dropped
-/// (`Active(anon)` is `Active_anon`); cut to [`LEVEL_BYTES_MAX`]; never empty.
+/// Converts any text to a valid level: characters that are not allowed and `(` become `_`, `)` is dropped (`Active(anon)` becomes `Active_anon`), and the
+/// result is cut to [`LEVEL_BYTES_MAX`]. It is never empty.
 pub fn sanitize_level(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim().chars() {
@@ -188,8 +188,8 @@ mod tests {
         refused("/", "empty level");
         refused("/a//b", "empty level");
         refused("/a/", "empty level");
-        refused("/a/../b", "would point elsewhere");
-        refused("/a/./b", "would point elsewhere");
+        refused("/a/../b", "which is relative");
+        refused("/a/./b", "which is relative");
         refused("/a/+/b", "'+' at byte 3");
         refused("/a/#", "'#' at byte 3");
         refused("/a/b\u{7}", "at byte 4");

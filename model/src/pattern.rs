@@ -71,6 +71,7 @@ impl Pattern {
         Ok(Self { text, levels })
     }
 
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.text
     }

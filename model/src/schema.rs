@@ -72,7 +72,7 @@ pub struct SensorDef {
     pub scale: f64,
     /// The modulus of a counter that wraps: the first raw value that it cannot represent.
     pub wraps_at: Option<u64>,
-    /// One sentence.
+    /// A description in one sentence.
     pub description: String,
 }
 
@@ -95,10 +95,12 @@ impl SensorDef {
         Self { kind: Kind::Counter, ..Self::gauge(name, unit, description) }
     }
 
+    /// Sets the scale of raw values.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale, ..self }
     }
 
+    /// Makes the values floating-point numbers.
     pub fn float(self) -> Self {
         Self { value_type: ValueType::Float, ..self }
     }
@@ -223,6 +225,7 @@ impl Schema {
         &self.0.group
     }
 
+    /// The sensors in their order.
     pub fn sensors(&self) -> &[SensorDef] {
         &self.0.sensors
     }
@@ -232,6 +235,7 @@ impl Schema {
         &self.0.types
     }
 
+    /// The number of sensors, at least 1.
     pub fn len(&self) -> usize {
         self.0.sensors.len()
     }
@@ -517,7 +521,7 @@ mod tests {
         };
         check(vec![], "0 sensors");
         check(vec![SensorDef::gauge("a", "1", ""), SensorDef::gauge("a", "1", "")], "twice");
-        check(vec![SensorDef::gauge("../a", "1", "")], "would point elsewhere");
+        check(vec![SensorDef::gauge("../a", "1", "")], "which is relative");
         check(vec![SensorDef::gauge("a", "1", "").scaled(f64::NAN)], "scale");
         check(vec![SensorDef::gauge("a", &"x".repeat(65), "")], "unit");
     }

@@ -26,6 +26,7 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 impl ByteSize {
+    /// A size of `n` MiB.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }

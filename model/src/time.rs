@@ -1,5 +1,5 @@
-//! Instants: nanoseconds since the Unix epoch, UTC; read as RFC 3339, a date, a time of day, with a time zone by name, Unix seconds, `now` or
-//! relative like `-10m`.
+//! Timestamps: nanoseconds since the Unix epoch. Parses RFC 3339, dates, times of day, named time zones, Unix seconds, `now` and relative times such
+//! as `-10m`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,10 @@ use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use crate::interval::Interval;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Length of a day as POSIX counts, s.
+/// The length of a POSIX day, s.
 const DAY_S: i64 = 86_400;
 
-/// An instant in ns since 1970-01-01T00:00:00Z, leap seconds not counted, as POSIX has it. Years 1678 to 2262.
+/// A time in ns since 1970-01-01T00:00:00Z without leap seconds, as in POSIX. Years 1678 to 2262.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
@@ -21,53 +21,40 @@ pub struct Timestamp(pub i64);
 /// Why a time was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// It is written in no way that is known.
+    /// The format is unknown.
     #[error(
         "{0:?} is not a time; write RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), a time of today (14:00), today, yesterday, a time with its zone (2026-01-31 13:00 Europe/Berlin), Unix seconds (@1769860800), now, or relative like -10m"
     )]
     Unreadable(String),
-    /// The time zone is not known here.
+    /// The machine does not know the time zone.
     #[error(
-        "{text:?}: no time zone {zone:?} is known on this machine; write a name such as Europe/Berlin, UTC, or the distance from UTC (2026-01-31T13:00:00+01:00). The package tzdata has the names"
+        "{text:?}: no time zone {zone:?} is known on this machine; write a name such as Europe/Berlin, UTC, or the offset from UTC (2026-01-31T13:00:00+01:00). The package tzdata has the names"
     )]
-    Zone {
-        text: String,
-        /// The zone in it.
-        zone: String,
-    },
-    /// The clocks of that zone were put forward over it.
+    Zone { text: String, zone: String },
+    /// The clocks of the zone were put forward over this time.
     #[error(
         "{text:?}: that time does not exist in {zone}, where clocks are put forward over it; write {earlier} or {later}"
     )]
     Skipped {
         text: String,
-        /// The zone in it.
         zone: String,
-        /// With the distance from UTC that holds after the change.
+        /// With the offset from UTC after the change.
         earlier: String,
-        /// With the one that holds before it.
+        /// With the offset from UTC before the change.
         later: String,
     },
-    /// The clocks of that zone were put back over it.
+    /// The clocks of the zone were put back over this time.
     #[error("{text:?}: that time comes twice in {zone}, where clocks are put back; write {earlier} or {later}")]
-    Twice {
-        text: String,
-        /// The zone in it.
-        zone: String,
-        /// The first of the two.
-        earlier: String,
-        later: String,
-    },
-    /// The distance from UTC that is written is not that of the zone that is written.
-    #[error("{text:?}: in {zone} that instant is {right}; leave one of the two away")]
+    Twice { text: String, zone: String, earlier: String, later: String },
+    /// The given offset from UTC is not that of the given zone.
+    #[error("{text:?}: in {zone} that instant is {right}; omit the zone or the offset")]
     Contradiction {
         text: String,
-        /// The zone in it.
         zone: String,
-        /// The instant as the zone has it.
+        /// The time with the offset of the zone.
         right: String,
     },
-    /// A second 60 where none can be.
+    /// A second 60 that is not a leap second.
     #[error(
         "{0:?} has a second 60, but leap seconds come only as 23:59:60 UTC on the last day of a month; write :59, or the next minute"
     )]
@@ -75,18 +62,18 @@ pub enum TimeError {
 }
 
 impl Timestamp {
-    /// Reads a time as a person writes it; relative ones count from `now`.
+    /// Parses a time; relative times count from `now`.
     ///
-    /// - RFC 3339, and without a distance from UTC, or as a date alone, UTC.
-    /// - With a time zone's name after a space or in brackets: `2026-03-29 12:00 Europe/Berlin`, `2026-03-29T12:00[Europe/Berlin]`. A time
-    ///   that does not exist there because clocks are put forward, and one that comes twice because they are put back, is refused, and
-    ///   the error names both instants that can be meant. The zones are those of the machine (`/usr/share/zoneinfo`).
-    /// - `14:00` or `14:00:05` is a time of the present day, `today` and `yesterday` are the beginnings of days, `yesterday 14:00` is a time
-    ///   of that day; in UTC, or in the zone that stands after it: `yesterday 14:00 Europe/Berlin`.
-    /// - `23:59:60` on the last day of a month, UTC, is a leap second: as POSIX has no number for it, it is the same as the second after
-    ///   it, 00:00:00 of the next day. Whether there really was one is not asked. Any other second 60 is refused.
-    /// - `@1769860800.5`: seconds since the Unix epoch as POSIX counts them.
-    /// - `now`, `-10m` or `now-10m`, `+10m` or `now+10m`: lengths of physical time; a day is 24 hours, also where clocks change.
+    /// - RFC 3339. Without an offset from UTC, and for a date alone, the time is in UTC.
+    /// - With the name of a time zone after a space or in brackets: `2026-03-29 12:00 Europe/Berlin`, `2026-03-29T12:00[Europe/Berlin]`. A time that does
+    ///   not exist there because clocks are put forward, or exists twice because they are put back, is refused; the error has both possible
+    ///   instants. The machine provides the zones (`/usr/share/zoneinfo`).
+    /// - `14:00` or `14:00:05` is a time of the current day, `today` and `yesterday` are the begins of days, `yesterday 14:00` is a time of that day; in
+    ///   UTC, or in the zone after it: `yesterday 14:00 Europe/Berlin`.
+    /// - `23:59:60` on the last day of a month, UTC, is a leap second. POSIX has no number for it: it equals 00:00:00 of the next day. Whether that day
+    ///   had a leap second is not checked. Any other second 60 is refused.
+    /// - `@1769860800.5`: POSIX seconds since the Unix epoch.
+    /// - `now`, `-10m` or `now-10m`, `+10m` or `now+10m`: physical time; a day is 24 hours, also where clocks change.
     pub fn parse(text: &str, now: Timestamp) -> Result<Self, TimeError> {
         let text = text.trim();
         let refuse = || TimeError::Unreadable(shown(text));
@@ -137,23 +124,23 @@ impl Timestamp {
         Ok(Self(next))
     }
 
-    /// Reads the end of a range: as [`Timestamp::parse`] does, but `+10m` counts from the range's beginning.
+    /// Parses the end of a range: as [`Timestamp::parse`], but `+10m` counts from the begin of the range.
     pub fn parse_end(text: &str, from: Timestamp, now: Timestamp) -> Result<Self, TimeError> {
         Self::parse(text, if text.trim_start().starts_with('+') { from } else { now })
     }
 
-    /// This instant moved by `ns`, stopping at the ends of the range.
+    /// Adds `ns`; the result stays within the range of timestamps.
     pub fn saturating_add(self, ns: i64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 }
 
-/// As much of it as an error shows.
+/// Cuts a text for an error.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// What stands before a time zone's name, and the name: the last word, or in brackets.
+/// Splits off the name of a time zone: the last word, or text in brackets.
 fn split_zone(text: &str) -> (&str, Option<&str>) {
     if let Some((before, zone)) = text.strip_suffix(']').and_then(|text| text.split_once('[')) {
         return (before.trim_end(), Some(zone));
@@ -168,7 +155,7 @@ fn is_time_of_day(text: &str) -> bool {
     text.contains(':') && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.'))
 }
 
-/// A time that leaves its date to the present, with the date: `14:00`, `today`, `yesterday`, `yesterday 14:00`. `None` for every other.
+/// Adds the date to `14:00`, `today`, `yesterday` and `yesterday 14:00`; `None` for any other text.
 fn with_date(text: &str, zone: Option<&str>, now: Timestamp) -> Option<String> {
     let (day, time) = match text.split_once(char::is_whitespace) {
         Some((day, time)) => (day, Some(time.trim_start())),
@@ -190,7 +177,7 @@ fn with_date(text: &str, zone: Option<&str>, now: Timestamp) -> Option<String> {
     Some(format!("{date} {time}"))
 }
 
-/// The second before, when the time's second is 60.
+/// Replaces a second 60 by 59; `None` for any other second.
 fn leap_second(text: &str) -> Option<String> {
     let start = text.find(['T', 't', ' '])? + 1;
     let rest = &text[start..];
@@ -202,13 +189,13 @@ fn leap_second(text: &str) -> Option<String> {
     is_leap.then(|| format!("{}59{}", &text[..end - 2], &text[end..]))
 }
 
-/// The instant of a time on the clocks of a zone.
+/// The instant of a local time in a zone.
 fn in_zone(text: &str, written: &str, name: &str) -> Result<jiff::Timestamp, TimeError> {
     let (unreadable, zone) = (|| TimeError::Unreadable(shown(text)), name.to_owned());
     let known = TimeZone::get(name).map_err(|_| TimeError::Zone { text: shown(text), zone: zone.clone() })?;
     let civil: Option<DateTime> = written.parse().ok();
     if let Ok(instant) = written.parse::<jiff::Timestamp>() {
-        // With Z it is UTC whatever the zone is; another distance from UTC must be the zone's.
+        // Z is UTC in any zone; another offset must be that of the zone.
         let offset = known.to_offset(instant);
         return match civil {
             Some(civil) if civil != offset.to_datetime(instant) => {
@@ -237,7 +224,7 @@ fn rfc3339(civil: DateTime, offset: Offset) -> String {
     format!("{civil}{sign}{:02}:{:02}", minutes / 60, minutes % 60)
 }
 
-/// Seconds with up to nine decimals, without going through a float.
+/// Parses seconds with up to nine decimals exactly.
 fn unix_seconds(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if fraction.len() > 9 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
@@ -250,7 +237,7 @@ fn unix_seconds(text: &str) -> Option<i64> {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC, with as many decimals as it needs.
+    /// Writes RFC 3339 in UTC, with the necessary decimals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
             Ok(instant) => write!(f, "{instant}"),

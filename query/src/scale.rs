@@ -14,7 +14,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Leaves values unchanged.
+    /// The scale 1, which leaves values unchanged.
     pub const ONE: Scale = Scale { factor: 1.0, divisor: None };
 
     /// Takes a schema's scale, finite and not 0.

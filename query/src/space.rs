@@ -26,10 +26,12 @@ impl Space {
         Self { virtuals: Arc::new(VirtualSensors::new(store.clone())), store }
     }
 
+    /// The store of the measured sensors.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
+    /// The virtual sensors and their definitions.
     pub fn virtuals(&self) -> &VirtualSensors {
         &self.virtuals
     }

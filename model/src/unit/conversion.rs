@@ -61,7 +61,7 @@ impl Conversion {
         self.multiplier / self.divisor
     }
 
-    /// What 0 becomes.
+    /// The result for the value 0.
     pub fn offset(self) -> f64 {
         self.shift / self.divisor
     }

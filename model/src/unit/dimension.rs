@@ -80,6 +80,7 @@ impl Dimension {
         Self(exponents)
     }
 
+    /// Whether it is the dimension of numbers.
     pub fn is_number(self) -> bool {
         self == Self::NUMBER
     }

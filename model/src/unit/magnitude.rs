@@ -30,8 +30,8 @@ pub(super) struct Ratio {
 }
 
 impl Magnitude {
-    pub const ONE: Magnitude = Magnitude { numerator: 1.0, denominator: 1.0, ten: 0, pi: 0, exact: true };
-    pub const PI: Magnitude = Magnitude { pi: 1, ..Magnitude::ONE };
+    pub(super) const ONE: Magnitude = Magnitude { numerator: 1.0, denominator: 1.0, ten: 0, pi: 0, exact: true };
+    pub(super) const PI: Magnitude = Magnitude { pi: 1, ..Magnitude::ONE };
 
     fn new(numerator: f64, denominator: f64, ten: i32, pi: i32, exact: bool) -> Self {
         if !(exact && numerator < WHOLE_MAX && denominator < WHOLE_MAX) {
@@ -91,7 +91,7 @@ impl Magnitude {
         (0..exponent.unsigned_abs()).try_fold(Self::ONE, |product, _| product.times(base))
     }
 
-    pub fn ratio(self) -> Ratio {
+    pub(super) fn ratio(self) -> Ratio {
         let multiplier = times_ten(self.numerator, self.ten.max(0));
         let divisor = times_ten(self.denominator, (-self.ten).max(0));
         let whole = self.exact && multiplier < WHOLE_MAX && divisor < WHOLE_MAX;

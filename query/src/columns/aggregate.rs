@@ -38,7 +38,7 @@ enum WindowInput<'a> {
 }
 
 impl WindowAggregator {
-    pub fn of<I>(parts: I, aggregation: WindowAggregation) -> FoldedWindows<I, Self> {
+    pub(crate) fn of<I>(parts: I, aggregation: WindowAggregation) -> FoldedWindows<I, Self> {
         FoldedWindows::new(parts, Self { aggregation, open: None, out: ChunkBuilder::new(aggregation.exact) })
     }
 

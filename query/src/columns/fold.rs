@@ -25,7 +25,7 @@ impl ValueFold {
         Self { agg, negative, count: 0, ints: 0, floats: FloatSum::default(), selected: None }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 

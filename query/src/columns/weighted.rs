@@ -26,7 +26,7 @@ struct OpenSumWindow {
 }
 
 impl WeightedMeans {
-    pub fn of<I>(changes: I, windows: Windows, scale: Scale) -> FoldedWindows<I, Self> {
+    pub(crate) fn of<I>(changes: I, windows: Windows, scale: Scale) -> FoldedWindows<I, Self> {
         FoldedWindows::new(changes, Self { windows, scale, open: None, out: ChunkBuilder::new(false) })
     }
 

@@ -26,10 +26,12 @@ impl Cpus {
         ranges.collect::<Option<_>>().map(Self)
     }
 
+    /// Whether the list includes a CPU.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&cpu))
     }
 
+    /// The number of CPUs in the list.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
     }

@@ -51,7 +51,7 @@ pub enum ExprNode {
     If(Box<[Expr; 3]>),
     /// `abs(a)`, `min(a, b, …)`, `clamp(a, least, greatest)`: of values at one time.
     Call(Function, Vec<Expr>),
-    /// `rate(a)`, `moving_average(a, 5min)`.
+    /// A function along time: `rate(a)`, `moving_average(a, 5min)`.
     Along(Along, Box<Expr>),
 }
 

@@ -10,10 +10,10 @@ pub const KIND: &str = "virtual";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MissingOperands {
-    /// A gap.
+    /// The result is a gap.
     #[default]
     Gap,
-    /// The aggregate of the other operands. A sum is then too small.
+    /// The result covers the other operands. A sum is then too small.
     Skip,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct RegisteredDefinition {
     pub checked: Arc<CheckedDefinition>,
     /// Its path; with wildcards for a template.
     pub path: Pattern,
-    /// Its distinct references.
+    /// The distinct patterns of its references.
     pub references: Vec<Pattern>,
     /// Whether its operands, also indirect ones, can include a sensor of a job.
     pub may_be_of_jobs: bool,

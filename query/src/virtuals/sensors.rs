@@ -81,7 +81,7 @@ impl VirtualSensors {
         Self { store, state: RwLock::default(), changing: Mutex::new(()) }
     }
 
-    /// The up-to-date state.
+    /// The state, updated if the store has changed.
     fn fresh(&self) -> RwLockReadGuard<'_, VirtualsState> {
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
