@@ -84,18 +84,15 @@ pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>) {
             sources.filter_map(|source| Some(JobSourceHandle::started(source.name, source.build_jobs(&config.roots)?)));
         let (name, prefix, roots) = (&config.name, &config.prefix, &config.roots);
         let node = PreviewNode { name, prefix, roots, sources: sources.collect() };
-        groups.extend(offered_for_jobs(preview(jobs, node, &mut |text| notes.push(text))));
+        let of_jobs = preview(jobs, node, &mut |text| notes.push(text)).into_iter();
+        groups.extend(of_jobs.map(|GroupPreview { schema, interval, reader }| OfferedGroup {
+            source: jobs::groups::SOURCE,
+            schema,
+            interval,
+            reader,
+        }));
     }
     (groups, notes)
-}
-
-fn offered_for_jobs(groups: Vec<GroupPreview>) -> impl Iterator<Item = OfferedGroup> {
-    groups.into_iter().map(|group| OfferedGroup {
-        source: jobs::groups::SOURCE,
-        schema: group.schema,
-        interval: group.interval,
-        reader: group.reader,
-    })
 }
 
 /// Reads a group once. Returns the sample and a problem.

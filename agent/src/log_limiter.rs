@@ -22,7 +22,6 @@ impl LogLimiter {
         self.lines.len() < LINES_MAX && !self.lines.contains(line) && self.lines.insert(line.to_owned())
     }
 
-    /// Warns once.
     pub fn once(&mut self, line: &str) {
         if self.is_new(line) {
             tracing::warn!("{line}");

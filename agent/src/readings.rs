@@ -110,20 +110,9 @@ impl RecentReadings {
         out
     }
 
-    /// Calls `each` with the readings of each matching sensor in `from <= time < to`, ordered by path. One sensor is decoded at a time. Removed
-    /// sensors are included while the cache has readings of them.
+    /// Calls `each` with the readings of each sensor from `since(path)` on and before `to`, ordered by path; `None` leaves the sensor out. One sensor
+    /// is decoded at a time. Removed sensors are included while the cache has readings of them.
     pub fn history<E>(
-        &self,
-        patterns: &[Pattern],
-        from: i64,
-        to: i64,
-        each: impl FnMut(&str, &SensorDef, &SensorReadings) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.history_since(|path| matches_any(patterns, path).then_some(from), to, each)
-    }
-
-    /// As [`RecentReadings::history`], with a begin for each path; `since` gives `None` for a sensor that is left out.
-    pub(crate) fn history_since<E>(
         &self,
         since: impl Fn(&str) -> Option<i64>,
         to: i64,

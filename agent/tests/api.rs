@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use support::{Agent, parse_answer};
-use wholegrain_model::{Pattern, Value};
+use wholegrain_model::Value;
 use wholegrain_testkit::{free_port, wait_until};
 
 const TESTER: &str = "[sources.tester]\nsensors = 3\nshape = \"counter\"\namplitude = 1\ninterval = \"5ms\"\n";
@@ -19,15 +19,17 @@ const HEAD: &str = "name = \"n1\"\n[api]\nsocket = \"agent.sock\"\n[cache]\nbyte
 /// Every value of `/n1/tester/0` in memory.
 fn counted(agent: &Agent) -> Vec<i64> {
     let mut values = Vec::new();
-    let pattern = [Pattern::new("/n1/tester/0").unwrap()];
-    let done: Result<(), std::convert::Infallible> =
-        agent.handles.readings.history(&pattern, i64::MIN, i64::MAX, |_, _, readings| {
+    let done: Result<(), std::convert::Infallible> = agent.handles.readings.history(
+        |path| (path == "/n1/tester/0").then_some(i64::MIN),
+        i64::MAX,
+        |_, _, readings| {
             values.extend(readings.iter().map(|(_, value)| match value {
                 Some(Value::Int(value)) => *value,
                 other => panic!("{other:?} where a number should be"),
             }));
             Ok(())
-        });
+        },
+    );
     let Ok(()) = done;
     values
 }
@@ -124,7 +126,7 @@ fn a_reload_keeps_what_did_not_change_ticking() {
     let tester = agent.handles.registry.find("tester").unwrap();
     wait_until("the rest", || samples(&agent, "tester") > 300);
     let values = counted(&agent);
-    // The counter counts reads: with another reader it would start at 0 again, with a lost sample there would be a hole.
+    // The counter counts reads: another reader would start at 0 again, and a lost sample would leave a hole.
     assert_eq!(values, (values[0]..values[0] + values.len() as i64).collect::<Vec<_>>());
     assert_eq!(values[0], 0, "from the very first sample on");
     assert_eq!(tester.stats.overruns.load(Ordering::Relaxed), 0);

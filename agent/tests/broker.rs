@@ -77,7 +77,7 @@ fn a_server_away_longer_than_the_memory_gets_everything_in_order() {
     let mut listener = broker.listener();
     line.set(Mode::Through);
     let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());
-    // Everything that was sampled until the line was whole again.
+    // Everything that was sampled until the connection worked again.
     let last = counters.batches.load(Ordering::Relaxed);
     arrived.listen(&mut listener, "everything", |arrived| arrived.has_all(boot, last));
     assert_eq!(arrived.orphans, 0, "the spool has the schemas too");
@@ -155,7 +155,7 @@ fn without_a_spool_the_oldest_are_dropped_and_counted() {
     let agent = Agent::start(dir.path(), &text);
     let counters = agent.handles.counters.clone();
     wait_until("drops", || counters.dropped.load(Ordering::Relaxed) >= 10);
-    // A batch is counted before the oldest make room for it.
+    // A batch is counted before the oldest ones are dropped for it.
     wait_until("the bound", || counters.queue_bytes.load(Ordering::Relaxed) <= 64 << 10);
     assert_eq!(counters.overruns.load(Ordering::Relaxed), 0);
     agent.stop();

@@ -1,4 +1,4 @@
-//! Very many directories of jobs, which cost their user nothing: the node's own groups, other users' jobs and the agent's memory.
+//! A flood of job directories, which cost their user nothing: its effects on the node's own groups, other users' jobs and the agent's memory.
 
 mod support;
 
@@ -33,7 +33,7 @@ impl Program {
         );
         let log = fs::File::create(dir.join("log")).unwrap();
         let mut command = Command::new("sh");
-        // As the unit does.
+        // As in the agent's systemd unit.
         command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
         command.args(["-c", &script]).current_dir(dir).stdout(Stdio::null()).stderr(log);
         let program = Self { child: command.spawn().unwrap(), dir: dir.to_owned() };
@@ -78,7 +78,7 @@ impl Program {
         fs::read_to_string(self.dir.join("log")).unwrap()
     }
 
-    /// Memory of its own, in KiB (`proc(5)`).
+    /// The agent's anonymous memory, in KiB (`proc(5)`).
     fn memory_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -93,12 +93,12 @@ impl Drop for Program {
     }
 }
 
-/// A directory that a user can make: a unit of their own manager.
+/// A directory that a user can create: a unit of the user's own manager.
 fn of_user(dir: &Path, uid: u32, n: usize) -> PathBuf {
     dir.join(format!("cgroup/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/run-{n}.scope"))
 }
 
-/// Makes a job's directory as the kernel does, with its files in it from the beginning.
+/// Creates a job's directory with its files in one step, as the kernel does.
 fn fill(job: &Path, populated: bool, stat_lines: usize) {
     let stage = tempfile::tempdir_in(job.ancestors().find(|above| above.join("agent.toml").exists()).unwrap()).unwrap();
     fs::create_dir_all(job.parent().unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
     let own = ["loadavg", "meminfo", "stat"];
     let samples = |name: &str| agent.groups().into_iter().find(|group| group.0 == name).map(|group| (group.1, group.2));
     wait_until("the node's groups", || own.iter().all(|name| samples(name).is_some_and(|(samples, _)| samples > 0)));
-    // Each job has three files: with all of them open there would be no descriptor left.
+    // Each job has three files, which together need more descriptors than the process may have.
     for n in 0..200 {
         fill(&of_user(dir.path(), 1000, n), true, 3);
     }
@@ -127,7 +127,7 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
     wait_until("the job of another", || samples("job/7/1s").is_some_and(|(samples, _)| samples > 0));
     assert!(agent.of_jobs("waiting") > 100 && agent.of_jobs("descriptors") <= 150, "{}", agent.status()["jobs"]);
     let before: Vec<u64> = own.iter().map(|name| samples(name).unwrap().0).collect();
-    // Some looks at the machine long.
+    // After several rediscoveries.
     wait_until("samples of the node", || {
         own.iter().zip(&before).all(|(name, before)| samples(name).unwrap().0 > before + 35)
     });
@@ -145,7 +145,7 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
 #[test]
 fn without_descriptors_the_nodes_groups_stay() {
     let dir = tempfile::tempdir().unwrap();
-    // People who allow jobs more files than there are.
+    // A configuration that allows jobs more files than the process may open.
     let agent = Program::start(dir.path(), 200, "[jobs.bounds]\ndescriptors = 5000\ndescriptors_per_user = 5000\n");
     wait_until("the node's groups", || agent.groups().iter().filter(|group| group.1 > 0).count() >= 3);
     for n in 0..120 {
@@ -184,7 +184,7 @@ fn directories_without_processes_are_not_read_and_of_very_many_not_all_are_looke
     assert_eq!(agent.of_jobs("sensors"), 0, "no process yet");
     fs::write(job.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
     wait_until("its sensors", || agent.of_jobs("sensors") == 5);
-    // A wide tree: of the user's two hundred directories fifty are looked at, and whoever comes after them is found.
+    // A wide tree: fifty of the user's two hundred directories are visited, and jobs of later users are found.
     for n in 0..200 {
         fs::create_dir_all(top.join(format!("s{n}.slice"))).unwrap();
     }
@@ -196,7 +196,7 @@ fn directories_without_processes_are_not_read_and_of_very_many_not_all_are_looke
     });
 }
 
-/// RssAnon before, at the most, and after; what a job left in the book goes when the server has it.
+/// RssAnon before the flood, at its peak, and afterwards, when the server has acknowledged all records.
 #[test]
 fn after_a_burst_of_jobs_memory_is_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn after_a_burst_of_jobs_memory_is_what_it_was() {
         wait_until("their end", || agent.of_jobs("running") == 0);
         most
     };
-    // What stays of a first burst: shared lists of sensors, buffers, the schemas of the last groups for a server that asks.
+    // A first burst leaves shared lists of sensors, buffers, and the schemas of the last groups, which the server may request.
     burst(0, 80);
     let deadline = std::time::Instant::now() + DEADLINE;
     let (mut before, mut last) = (agent.memory_kib(), std::time::Instant::now());

@@ -1,5 +1,5 @@
-//! The whole agent and its jobs, on a cgroup tree made by hand: `[jobs]` that comes and goes, sources stopped and started, rules in
-//! force at once, what `--check` and `--once` say.
+//! The whole agent and its jobs, on a handmade cgroup tree: `[jobs]` added and removed, sources stopped and started, rules in force at once, the
+//! output of `--check` and `--once`.
 
 mod support;
 
@@ -67,7 +67,7 @@ fn jobs_come_and_go_with_the_configuration_and_nothing_else_is_touched() {
     assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
     let first = group(&agent, "job/7/1s");
     wait_until("a first sample", || first.ring.head() > 0);
-    // Another rule in the file; what it does not say anything of goes on.
+    // The file has another rule. Metrics that it does not match are unaffected.
     let faster =
         "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"1s\"\n[[jobs.rule]]\nmetrics = [\"pids/**\"]\nevery = \"5ms\"\n";
     fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}{faster}")).unwrap();
@@ -101,7 +101,7 @@ fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
     let view = agent.handles.jobs.get();
     let metric = view.jobs[0].metrics.iter().find(|metric| metric.name == "pids/current").unwrap();
     assert_eq!((metric.interval_ns, metric.group.as_deref()), (Some(1_000_000), Some("job/7/1ms")));
-    // What nobody asked for goes on where it was; its newest value is there before its next tick.
+    // Unaffected metrics stay in their group, and their newest values are available before the next tick.
     let now = group(&agent, "job/7/1s");
     assert!(now.schema.len() + 1 == slow.schema.len() && agent.handles.readings.newest_row(&now).is_some());
     wait_until("the end of the rule", || of_jobs(&agent) == ["job/7/1s"]);

@@ -25,20 +25,20 @@ use wholegrain_sources::{Reader, Reading, Row, Slot};
 use wholegrain_testkit::{Random, wait_until};
 use wholegrain_transport::payload::decode_batch;
 
-/// State that a made-up source shares with its test.
+/// State that the simulated source shares with its test.
 #[derive(Default)]
 struct World {
     /// Passes of the sampler: the first reader of each counts them.
     passes: AtomicI64,
-    /// Readers that exist, and how many there have ever been.
+    /// The number of existing readers, and of all readers so far.
     readers: AtomicU64,
     opened: AtomicU64,
     forgotten: AtomicU64,
     asked: AtomicU64,
-    /// Some reads take longer than a tick, so that changes are asked for while ticks are due.
+    /// Some reads take longer than a tick, so that changes are requested while ticks are due.
     heavy: AtomicBool,
     always: AtomicBool,
-    /// All jobs are no more.
+    /// All directories of jobs are removed.
     gone: AtomicBool,
     /// The metric set of this name requests a rediscovery.
     changed: Mutex<Option<String>>,
@@ -77,7 +77,7 @@ impl JobSource for TestSource {
     }
 }
 
-/// Shows the number of the pass.
+/// Its value is the number of the pass.
 struct Passes {
     world: Arc<World>,
     name: &'static str,
@@ -190,7 +190,7 @@ impl Bench {
         self.handles.registry.find(name).unwrap_or_else(|| panic!("no group {name} among {:?}", self.groups()))
     }
 
-    /// Ends everything; the batches that were made.
+    /// Ends everything and returns the batches.
     fn finish(self) -> (AgentHandles, Arc<World>, VecDeque<Arc<EncodedBatch>>) {
         self.jobs.finish(Duration::from_secs(60));
         assert!(self.sampler.join(Duration::from_secs(60)));
@@ -201,10 +201,10 @@ impl Bench {
     }
 }
 
-/// Passes from one to another, and how many of them.
+/// The first pass, the last pass, and the number of passes.
 type Came = (i64, i64, i64);
 
-/// For each metric below `job`, the passes that came: a sample is one, a window is those from its least to its greatest.
+/// The passes of each metric below `job`: a sample has one, a window those from its minimum to its maximum.
 fn passes(batches: &VecDeque<Arc<EncodedBatch>>, job: &str) -> BTreeMap<String, Vec<Came>> {
     let mut all: BTreeMap<String, Vec<Came>> = BTreeMap::new();
     for encoded in batches {
@@ -219,7 +219,7 @@ fn passes(batches: &VecDeque<Arc<EncodedBatch>>, job: &str) -> BTreeMap<String, 
             }
             for sample in 0..batch.times.len() {
                 if let Some(metric) = sensor.name.strip_suffix("/count") {
-                    // A gap: the window goes on under the schema of another group.
+                    // A gap: the window continues with the schema of another group.
                     let Some(count) = value(&sensor.name, sample) else { continue };
                     if count == 0.0 {
                         continue;
@@ -258,7 +258,7 @@ fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
         let ticks = random.below(8) as i64;
         wait_until("ticks", || everywhere.passes.load(Ordering::Acquire) >= from + ticks);
         let window = |ms| Some(Accumulation { window: Interval::from_ms(ms), quantiles: Vec::new() });
-        // `still` is never touched; `switched` goes from raw to windows and back at the same interval; the others do anything.
+        // `still` never changes; `switched` changes between raw and windows at the same interval; the others change at random.
         match random.below(3) {
             0 => {
                 let metric = format!("switched/{}", random.below(6));
@@ -289,8 +289,8 @@ fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
     assert!(last > 500, "{last} passes");
     for metric in all.keys().filter(|metric| !metric.starts_with("changing") && !metric.starts_with("slow")) {
         let list = &all[metric];
-        // Samples that a late encoder lost are counted, and are the only ones that may be missing. A window may have others between its
-        // own, of a metric that was away for a part of it.
+        // Samples that a late encoder lost are counted, and are the only ones that may be missing. A window of a metric that was
+        // absent for a part of it may include passes of others.
         let whole: Vec<&Came> = list.iter().filter(|(from, to, count)| to - from + 1 == *count).collect();
         let twice = whole.windows(2).find(|pair| pair[1].0 <= pair[0].1);
         assert!(twice.is_none(), "{metric}: {twice:?} overlap");
@@ -342,7 +342,7 @@ fn a_thousand_short_jobs_leave_nothing() {
             bench.tell(JobEvent::Ended(job(&format!("J{}", n - 20))));
         }
     }
-    assert_eq!((bench.jobs.len(), bench.handles.registry.live().len()), (20, 60));
+    assert_eq!((bench.handles.jobs.get().jobs.len(), bench.handles.registry.live().len()), (20, 60));
     (980..1000).for_each(|n| bench.tell(JobEvent::Ended(job(&format!("J{n}")))));
     wait_until("the end of all readers", || {
         bench.round();

@@ -1,4 +1,4 @@
-//! The line protocol against the agent's own thread for it, with jobs made by hand on a recorded /proc.
+//! The line protocol with the agent's thread for it, with handmade jobs on a recorded /proc.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,11 +16,11 @@ use wholegrain_agent::engine::Group;
 use wholegrain_agent::engine::clock;
 use wholegrain_agent::jobs::{CallerIdentity, JobView, JobsView, Role};
 use wholegrain_agent::{AgentHandles, Config};
-use wholegrain_model::{Interval, JobRecord, Pattern, Schema, SensorDef, SensorPath, Value};
+use wholegrain_model::{Interval, JobRecord, Schema, SensorDef, SensorPath, Value};
 use wholegrain_sources::job::JobCgroups;
 use wholegrain_testkit::{DEADLINE, wait_until};
 
-/// A state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12), and no threads but that of the protocol.
+/// An agent's state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12). Only the protocol's thread runs.
 struct Node {
     handles: AgentHandles,
     lines: LineService,
@@ -96,14 +96,17 @@ impl Node {
         Peer(BufReader::new(ours))
     }
 
-    /// What is stored of a sensor, in the order of time.
+    /// The stored readings of a sensor, ordered by time.
     fn stored(&self, path: &str) -> Vec<(i64, Option<Value>)> {
         let mut all = Vec::new();
-        let done: Result<(), std::convert::Infallible> =
-            self.handles.readings.history(&[Pattern::new(path).unwrap()], i64::MIN, i64::MAX, |_, _, readings| {
+        let done: Result<(), std::convert::Infallible> = self.handles.readings.history(
+            |other| (other == path).then_some(i64::MIN),
+            i64::MAX,
+            |_, _, readings| {
                 all.extend(readings.iter().copied());
                 Ok(())
-            });
+            },
+        );
         let Ok(()) = done;
         all
     }
@@ -153,7 +156,7 @@ impl Peer {
     }
 }
 
-/// With every time made the same.
+/// With each time replaced by a constant.
 fn timeless(text: &str) -> String {
     let is_time = |word: &str| word.len() == 19 && word.bytes().all(|byte| byte.is_ascii_digit());
     let words: Vec<&str> = text.split(' ').map(|word| if is_time(word) { "TIME" } else { word }).collect();
@@ -283,7 +286,7 @@ fn who_may_what() {
     other.check("get 0", "values 0");
     root.check("newest **", "readings 5 0");
     (0..5).for_each(|_| drop(root.line()));
-    // Marks: another user's process in the job's cgroup, a process in no job, one that names its job.
+    // Marks of another user's process in the job's cgroup, of a process in no job, and of one that names its job.
     let mut intruder = node.connect(1001, 11);
     intruder.check("begin? x", "error process 11 is in job 4711, which is not yours");
     intruder.check("job 4711", "error no job \"4711\" of yours runs here");
@@ -292,7 +295,7 @@ fn who_may_what() {
     outside.check("begin? x", "error process 13 is in no running job that this agent knows (its cgroup is /user.slice); name yours with `job ID`");
     outside.check("job 4711", "job 4711 ");
     outside.check("begin? x", "ok ");
-    // A process that has gone meanwhile: of a user with one job, of one with none, of one with two.
+    // A process that has ended meanwhile: its user has one job, none, or two.
     node.connect(1000, 14).check("begin? x", "ok ");
     node.connect(1002, 14)
         .check("begin? x", "error process 14 had ended before its job was found, and its user has none here");
@@ -300,7 +303,7 @@ fn who_may_what() {
     node.connect(1001, 14)
         .check("begin? x", "error process 14 had ended before its job was found, and its user has more than one");
     let mut inside = node.connect(0, 11);
-    wait_until("the end of what the process that has gone began", || node.depths("x").last() == Some(&1));
+    wait_until("the end of the ended process's regions", || node.depths("x").last() == Some(&1));
     inside.check("begin? x", "ok ");
     assert_eq!(node.depths("x").last(), Some(&2));
     assert!(node.handles.registry.find("job/4711/app/y").is_none(), "what the intruder sent without asking");
@@ -335,7 +338,7 @@ fn rows_have_their_times_and_each_its_own() {
     }
     let times: Vec<i64> = node.stored("/lab/n1/job/4711/app/b").iter().map(|(time, _)| *time).collect();
     assert!(times.len() == 5 && times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
-    // Encoded as all others are, with the interval of events.
+    // Encoded as other batches, with the interval of events.
     Encoder::new(node.handles.encoder()).pass(true);
     assert_eq!(node.depths("a"), [1, 0, 1]);
     assert_eq!(node.stored("/lab/n1/job/4711/app/b")[0], (said - 5, Some(Value::Float(2.5))));
@@ -384,8 +387,8 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
     let words: Vec<u64> = answer.split(' ').skip(3).take(3).map(|word| word.parse().unwrap()).collect();
     assert!((20..200).contains(&words[0]) && words[0] + words[1] >= 1500 && words[2] == 0, "{answer}");
     assert_eq!(node.count(|counters| &counters.marks_dropped), words[1], "the agent's own count");
-    // The last of what was dropped is stored in the end: the region is shown closed, the value is the last.
-    wait_until("what was kept back", || {
+    // The last dropped mark is stored in the end: the region is closed, and the value is the last.
+    wait_until("the delayed marks", || {
         node.depths("loop").last() == Some(&0)
             && node
                 .stored("/lab/n1/job/4711/app/x")
@@ -403,7 +406,7 @@ fn a_flood_is_bounded_and_another_job_has_all_its_marks() {
 #[test]
 fn more_than_a_ring_holds_is_encoded_in_time() {
     let node = Node::new("per_second = 10000\nburst = 100000");
-    // Left to itself the encoder would look once an hour.
+    // Without a wake-up, the encoder would run once an hour.
     node.handles.send_interval.set(Interval::from_s(3600));
     let thread = wholegrain_agent::encoder::EncoderThread::start(node.handles.encoder()).unwrap();
     let mut peer = node.connect(1000, 11);
@@ -444,7 +447,7 @@ fn a_selection_follows_its_sensors() {
         ["values 2", "1790000000000000000 1", "1790000000000000000 2"]
     );
     assert_eq!([peer.ask("list 0 1"), peer.line()], ["watch 0 2 0", "/lab/n1/job/4711/a 1"]);
-    // Another group takes the sensor over: what it showed last is shown until the new one has a sample.
+    // The sensor moves to another group: its last reading is shown until the new group has a sample.
     let old = node.handles.registry.find("job/4711/b").unwrap();
     old.sealed.store(true, Ordering::Release);
     node.handles.registry.retire(old.id);
@@ -461,7 +464,7 @@ fn a_selection_follows_its_sensors() {
         ["values 3", "1790000000000000005 -", "1790000000000000000 2", "1790000000000000005 9"],
         "a gap is a gap"
     );
-    // The sensors go with the job.
+    // The sensors are removed with the job.
     node.jobs(&[("4712", 1001)]);
     assert_eq!([peer.ask("get 0"), peer.line(), peer.line(), peer.line()], ["values 3", "- -", "- -", "- -"]);
 }
@@ -489,7 +492,7 @@ fn who_asks_much_waits_and_others_do_not() {
         asked += 1;
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Shown, not asserted: a share of time on a machine that others use too.
+    // Printed, not asserted: other programs use the machine too.
     println!(
         "the calm one was answered {asked} times in 2 s; processor time {} ms",
         (clock::process_cpu() - start.1) / 1_000_000
@@ -509,7 +512,7 @@ fn who_does_not_take_the_answers_holds_up_nobody() {
     let (mut deaf, mut calm) = (node.connect(1000, 11), node.connect(1001, 12));
     deaf.0.get_ref().set_nonblocking(true).unwrap();
     let mut sent = 0;
-    // Until the socket takes no more: the agent stopped reading.
+    // Until the socket is full, because the agent stopped reading.
     let deadline = Instant::now() + DEADLINE;
     let mut full = 0;
     while full < 20 && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! When batches leave, and over which kind of connection, beside a Mosquitto.
+//! The send modes, and the kinds of connections, with a Mosquitto.
 
 mod support;
 
@@ -20,8 +20,7 @@ fn config(url: &str, more: &str) -> String {
     )
 }
 
-/// Batches come only at `period`'s multiples plus `phase`: no batch is here before the first such instant after its last
-/// sample, and none is kept for more than the next one brings.
+/// Batches arrive only at multiples of `period` plus `phase`: none before the first such instant after its last sample, and none after the next.
 fn check_window(more: &str, period: i64, phase: i64) {
     let (broker, dir) = (Broker::start(), tempfile::tempdir().unwrap());
     let mut listener = broker.listener();
@@ -47,7 +46,7 @@ fn check_window(more: &str, period: i64, phase: i64) {
 
 #[test]
 fn staggered_batches_come_at_the_instant_of_the_agents_name() {
-    // FNV-1a of "n1", by its definition: other agents of the same settings come at other instants, each always at its own.
+    // FNV-1a of "n1", by its definition: agents with the same settings send at different instants, each always at its own.
     let hash = b"n1"
         .iter()
         .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
@@ -134,7 +133,7 @@ fn user_and_password() {
         let mut listener = broker.listener();
         let agent = Agent::start(dir.path(), &text);
         wait_until("a refusal", || agent.handles.status.link().last_error.is_some_and(|why| why.contains("refused")));
-        // A password put right takes a reload, not a restart, and nothing of the time before is lost.
+        // A corrected password needs a reload, not a restart, and no earlier batch is lost.
         fs::write(dir.path().join("password"), "s3cret\n").unwrap();
         assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
         let (boot, mut arrived) = (agent.handles.identity.boot_ns, Arrived::default());

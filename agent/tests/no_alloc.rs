@@ -1,6 +1,5 @@
-//! The sampler thread allocates and frees nothing once warm: proved with an allocator that counts. That it takes no lock is by
-//! construction: everything it shares is atomics (`engine::ring`, `engine::group`, `engine::mailbox`), and no module of
-//! `engine` names a mutex, which this test checks in the sources too.
+//! Once warm, the sampler thread allocates and frees nothing, as a counting allocator shows. It takes no lock by construction: it shares only atomics
+//! (`engine::ring`, `engine::group`, `engine::mailbox`), and no module of `engine` names a mutex, which a test checks in the sources.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -56,7 +55,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Runs on the sampler thread and switches the counting on there, once everything is warm.
+/// Runs on the sampler thread, and starts the counting there once everything is warm.
 struct Switch {
     reads: Arc<AtomicU64>,
     warm_after: u64,
@@ -75,10 +74,10 @@ impl Reader for Switch {
     }
 }
 
-/// One part of a job's group.
-struct Part(usize);
+/// The reader of one metric set of a job.
+struct SetReader(usize);
 
-impl Reader for Part {
+impl Reader for SetReader {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         row.set_int(self.0, self.0 as i64);
         Reading::default()
@@ -91,8 +90,7 @@ fn group(handles: &AgentHandles, name: &str, sensors: Vec<SensorDef>, interval: 
     Arc::new(Group::new("test", &handles.identity.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
-/// Samples tester and procfs at 1 ms with all of the engine running, with commands in between; the allocator's calls on the
-/// sampler thread.
+/// Samples tester and procfs at 1 ms with the whole engine and some commands; returns the allocator's calls on the sampler thread.
 fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let config = Config::parse(Path::new("test.toml"), text, Path::new(".")).unwrap();
     let handles = AgentHandles::new(&config).unwrap();
@@ -113,10 +111,10 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let reader = Box::new(Switch { reads: reads.clone(), warm_after: 200, allocates });
     sampler.add(Sampled::new(switch.clone(), reader));
     handles.registry.add(switch);
-    // A job's group: several readers in one, exchanged beside another group in one change.
+    // A job's group: several readers in one, replaced together with another group.
     let job = |count: usize| {
         let sensors = (0..count).map(|n| SensorDef::counter(format!("m{n}"), "1", "")).collect();
-        let readers = (0..count).map(|at| Box::new(Part(at)) as Box<dyn Reader>).collect();
+        let readers = (0..count).map(|at| Box::new(SetReader(at)) as Box<dyn Reader>).collect();
         let group = group(&handles, &format!("job/1/{count}"), sensors, ms);
         (group.clone(), Sampled::new(group, Box::new(CombinedReader::new(readers, Arc::default()))))
     };
@@ -127,7 +125,7 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
         change
     });
     wait_until("half of the ticks", || reads.load(Ordering::Relaxed) > ticks / 2);
-    // Orders are carried out on the sampler thread too.
+    // The sampler thread executes commands too.
     let old = first.expect("a group");
     let new = Arc::new(old.retimed(
         &handles.identity.name,

@@ -23,14 +23,14 @@ use wholegrain_agent::api::{
 };
 use wholegrain_testkit::{DEADLINE, free_port, wait_until};
 
-/// Users that every Debian has, by uid and name, and the job of each.
+/// Users of every Debian system, by uid and name, with a job each.
 const ALICE: (u32, &str, &str) = (1, "daemon", "4711");
 const BOB: (u32, &str, &str) = (2, "bin", "99");
 
-/// More connections than one user gets.
+/// More connections than one user may have.
 const HOARD: usize = 200;
 
-/// Whether this process may change its user; prints it if not.
+/// Whether this process may change its user; prints a line if not.
 fn is_root() -> bool {
     // SAFETY: takes and changes nothing.
     let root = unsafe { libc::geteuid() } == 0;
@@ -40,7 +40,7 @@ fn is_root() -> bool {
     root
 }
 
-/// Runs `f` on a thread that is this user, without root's groups and capabilities.
+/// Runs `f` on a thread of this user, without root's groups and capabilities.
 fn as_user<R: Send>(uid: u32, f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -91,7 +91,7 @@ fn restart(dir: &Path, api: &str, jobs: &str) -> Agent {
     agent
 }
 
-/// One request on a connection of its own, with these bytes as its body.
+/// One request on its own connection, with these bytes as its body.
 fn ask(socket: &Path, line: &str, body: &[u8]) -> (u16, Value) {
     let mut stream = UnixStream::connect(socket).unwrap();
     let length = body.len();
@@ -102,7 +102,7 @@ fn ask(socket: &Path, line: &str, body: &[u8]) -> (u16, Value) {
     parse_answer(&answer)
 }
 
-/// The same as a user, at the users' socket.
+/// A request of a user at the users' socket.
 fn ask_as(dir: &Path, user: (u32, &str, &str), line: &str, body: &Value) -> (u16, Value) {
     let bytes = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
     as_user(user.0, || ask(&dir.join("jobs.sock"), line, &bytes))
@@ -305,7 +305,7 @@ impl Sender {
     fn send(&self, bytes: &[u8]) -> Vec<u8> {
         let exchange = || {
             let mut stream = UnixStream::connect(self.agent.dir.join("jobs.sock")).unwrap();
-            // The agent may have ended the connection before all is sent.
+            // The agent may have closed the connection before all bytes are sent.
             let _ = stream.write_all(bytes);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut answer = Vec::new();
@@ -331,7 +331,7 @@ impl Sender {
         wait_until(&format!("samples after {after}"), || self.samples() > before + 2);
     }
 
-    /// A good rule still is one.
+    /// A valid rule is still accepted.
     fn finish(self) {
         self.goes_on("all that");
         let (status, done) = self.post(&serde_json::to_vec(&rule("4711", "2ms")).unwrap());
@@ -416,7 +416,7 @@ fn whatever_rule_a_caller_asks_for_the_agent_goes_on_sampling() {
         let mut body = rule("4711", "2ms");
         body[key] = value.clone();
         let (status, answer) = post(&serde_json::to_vec(&body).unwrap());
-        // Of all jobs a user's own are chosen.
+        // `*` selects only the user's own jobs.
         let expected: &[u16] = if key == "jobs" && value.as_str().is_some_and(|text| text.starts_with('*')) {
             &[200]
         } else {
@@ -436,7 +436,7 @@ fn a_user_who_takes_every_connection_keeps_nobody_out() {
     let agent = start(dir.path(), "", "");
     let socket = dir.path().join("jobs.sock");
     let refused = || agent.handles.counters.api_refused.load(Ordering::Relaxed);
-    // Each sends a part of a request, so that it is one that is slow rather than one that is silent.
+    // Each sends a part of a request: a slow connection, not a silent one.
     let mut hoard = as_user(ALICE.0, || {
         let connect = |_| {
             let mut stream = UnixStream::connect(&socket).unwrap();
@@ -455,12 +455,12 @@ fn a_user_who_takes_every_connection_keeps_nobody_out() {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.read(&mut [0; 1])
     });
-    assert_eq!(more.unwrap_or(0), 0, "there is no place for one more");
-    // A connection that does not go on is ended, and its place is free again.
+    assert_eq!(more.unwrap_or(0), 0, "there is no permit for one more");
+    // A connection that sends no more is closed, and its permit is free again.
     let mut last = hoard.swap_remove(0);
     last.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(last.read(&mut [0; 1]).unwrap_or(0), 0);
-    wait_until("a place", || {
+    wait_until("a permit", || {
         let asked = as_user(ALICE.0, || {
             let mut stream = UnixStream::connect(&socket).unwrap();
             let _ = stream.write_all(b"GET /v1/jobs HTTP/1.1\r\nconnection: close\r\n\r\n");
@@ -480,7 +480,7 @@ fn a_user_is_answered_so_often_a_minute_and_others_are_not_held_up() {
     }
     let dir = tempfile::tempdir().unwrap();
     let agent = start(dir.path(), "", "");
-    // A minute of the clock may end between.
+    // The rate limit's minute may end in between.
     let refused = as_user(ALICE.0, || {
         (0..2 * REQUESTS_PER_MINUTE + 1).find_map(|_| {
             let (status, answer) = ask(&dir.path().join("jobs.sock"), "GET /v1/rules", b"");
@@ -500,7 +500,7 @@ fn a_caller_who_is_slow_for_ever_is_not_waited_for() {
     let agent = start(dir.path(), "", "");
     let mut stream = UnixStream::connect(dir.path().join("jobs.sock")).unwrap();
     let start = std::time::Instant::now();
-    // A byte now and then: never silent for as long as a silent one may be.
+    // A byte from time to time: never silent for the whole timeout.
     while stream.write_all(b"G").is_ok() {
         assert!(start.elapsed() < DEADLINE, "still read after {:?}", start.elapsed());
         std::thread::sleep(Duration::from_millis(500));
@@ -528,7 +528,7 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
     let https = "cert = \"agent.pem\"\nkey = \"agent.key\"\ntokens_file = \"tokens\"";
     let agent = start(dir.path(), &format!("listen = \"127.0.0.1:{port}\"\n{https}"), "");
     let tls = wholegrain_transport::tls::client_config(&dir.path().join("agent.pem"), None).unwrap();
-    // A connection that stays open: its first answer, if it gets one.
+    // A connection that stays open, with its first response, if any.
     let connect = |token: &str| {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
@@ -541,14 +541,14 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
         (stream, read.is_ok().then(|| String::from_utf8_lossy(&answer[9..]).into_owned()))
     };
     let refused = || agent.handles.counters.api_refused.load(Ordering::Relaxed);
-    // Silent connections from the same machine, three times as many as permits; nobody waits until they time out.
+    // Three times as many silent connections from the same machine as permits; no caller waits for their timeout.
     let silent: Vec<TcpStream> =
         (0..UNAUTHENTICATED_MAX * 3).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     wait_until("the silent ones to be taken", || refused() >= (UNAUTHENTICATED_MAX * 5 / 2) as u64);
     let start = std::time::Instant::now();
     assert_eq!(connect("t-admin").1.as_deref(), Some("200"));
     println!("answered after {:?} beside {} silent connections", start.elapsed(), silent.len());
-    // A user holds as many as they get; the administrator still gets one, and the user gets an error.
+    // A user takes all available permits; the administrator still gets one, and the user gets an error.
     let hers: Vec<_> = (0..HTTPS_CONNECTIONS_MAX).map(|_| connect("t-alice")).collect();
     let got = hers.iter().filter(|(_, status)| status.as_deref() == Some("200")).count();
     assert_eq!(
@@ -635,7 +635,7 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
     check("t-gone", "GET /v1/jobs", &none, 401, "this token was revoked");
     check("t-what", "GET /v1/jobs", &none, 401, "send a token");
     check("", "GET /v1/jobs", &none, 401, "send a token");
-    // Revoked while the agent runs: with the next request.
+    // A token that is revoked while the agent runs is refused from the next request on.
     tokens(",\"revoked\":\"2026-01-01T00:00:00Z\"");
     check("t-alice", "GET /v1/jobs", &none, 401, "this token was revoked");
     check("t-admin", "GET /v1/jobs", &none, 200, "4711");

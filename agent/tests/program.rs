@@ -1,4 +1,4 @@
-//! The program on the command line: its exit codes, its output, its end.
+//! The program on the command line: exit codes, output, and shutdown.
 
 mod support;
 
@@ -154,7 +154,7 @@ fn it_may_open_as_many_files_as_the_system_lets_it() {
     assert!(soft == hard && soft != Some("64"), "{line}");
 }
 
-/// Processes that take all the time there is, until dropped.
+/// Processes that use all CPU time until dropped.
 struct Burners(Vec<Child>);
 
 impl Drop for Burners {

@@ -1,4 +1,4 @@
-//! Job records on their way to the server: each until it is acknowledged, none that was refused for good, and never in the way of readings.
+//! Sending of job records: each until it is acknowledged, none that was refused for good, and without delaying readings.
 
 mod support;
 

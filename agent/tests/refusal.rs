@@ -1,5 +1,4 @@
-//! A server that refuses, is silent, or lacks a schema: nothing is given up that may still be taken, and nothing waits for what
-//! never will be.
+//! A server that refuses, is silent, or lacks a schema: no batch is given up that may still be accepted, and none waits forever.
 
 mod support;
 
@@ -27,7 +26,7 @@ fn config(port: u16, more: &str) -> String {
 
 #[test]
 fn what_may_pass_is_sent_again_and_what_cannot_is_given_up_once() {
-    // Each third batch is refused three times for a reason that may pass, each third for one that cannot.
+    // Every third batch is refused three times for a temporary reason, every third for a permanent one.
     let (port, script) = Script::start(false, |came| match (came.seq % 3, came.before) {
         (0, 0) => ReasonCode::UNSPECIFIED_ERROR,
         (0, 1) => ReasonCode::QUOTA_EXCEEDED,
@@ -88,7 +87,7 @@ fn a_batch_copied_to_the_disk_while_it_was_in_flight_is_not_sent_again_once_ackn
     agent.stop();
 }
 
-/// A spool as an agent left it that had the group `old`: batches 1 to 6, with the schema at this place among them or nowhere.
+/// The spool of an agent that had the group `old`: batches 1 to 6, with the schema at this position among them or without it.
 fn leave_spool(dir: &Path, schema_at: Option<u64>) {
     let config = SpoolConfig { dir: dir.to_owned(), bytes_max: 1 << 20, segment_bytes: 1 << 17, sync: false };
     let (mut spool, _) = Spool::open(config).unwrap();
@@ -116,7 +115,7 @@ fn a_schema_that_only_the_spool_has_is_found_there() {
     let (port, script) = Script::start(true, |_| ReasonCode::SUCCESS);
     let dir = tempfile::tempdir().unwrap();
     leave_spool(&dir.path().join("spool"), Some(4));
-    // The window of one record: the schema does not come by itself while the batches before it wait.
+    // A window of one record: the schema is not sent while the batches before it wait.
     let agent = Agent::start(dir.path(), &config(port, &format!("{SPOOL}drain_share = 0.000001\n")));
     wait_until("the old batches", || (1..=6).all(|seq| script.has(7, seq)));
     let (boot, last) = (agent.handles.identity.boot_ns, agent.handles.counters.batches.load(Ordering::Relaxed));

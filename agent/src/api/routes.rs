@@ -208,7 +208,7 @@ fn averages(context: &ApiContext, request: &HttpRequest, scope: &AccessScope) ->
     let patterns = patterns(request)?;
     let mut averages = Vec::new();
     let done: Result<(), std::convert::Infallible> =
-        context.readings.history_since(window_of(&patterns, scope, from), to, |path, sensor, readings| {
+        context.readings.history(window_of(&patterns, scope, from), to, |path, sensor, readings| {
             let average = average(readings);
             averages.push(view::AverageView {
                 path: path.to_owned(),
@@ -262,7 +262,7 @@ fn history(
     let mut out = ChunkedResponse::begin(stream, request.keep)?;
     out.write_all(b"{\"readings\":[")?;
     let mut count = 0;
-    context.readings.history_since(
+    context.readings.history(
         window_of(&wanted.patterns, scope, wanted.from),
         wanted.to,
         |path, sensor, readings| -> io::Result<()> {

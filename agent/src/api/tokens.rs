@@ -260,13 +260,7 @@ impl AcceptedTokens {
                         tokens_file";
         let Some(token) = token else { return Err(expected.to_owned()) };
         if self.admin.as_ref().is_some_and(|admin| same(admin.as_bytes(), token.as_bytes())) {
-            return Ok(CallerIdentity {
-                name: format!("the token of token_file ({peer})"),
-                role: Role::Admin,
-                uid: None,
-                user: None,
-                pid: None,
-            });
+            return Ok(CallerIdentity::admin(format!("the token of token_file ({peer})")));
         }
         let Some(tokens) = &self.tokens else { return Err(expected.to_owned()) };
         tokens.check(token, peer, now).map_err(|bad| format!("{}; {expected}", bad.why()))

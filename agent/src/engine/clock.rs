@@ -28,11 +28,6 @@ pub fn process_cpu() -> i64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// CPU time of the calling thread so far, in ns.
-pub fn thread_cpu() -> i64 {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
 /// Both clocks are read within 100 µs of each other. Otherwise a thread that is preempted in between would see a step of the clock where there is
 /// none.
 const APART_NS_MAX: i64 = 100_000;

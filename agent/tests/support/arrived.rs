@@ -13,18 +13,18 @@ use wholegrain_transport::topics::Topic;
 #[derive(Default)]
 pub struct Arrived {
     pub schemas: HashMap<SchemaHash, Schema>,
-    /// How often each schema came.
+    /// The number of arrivals of each schema.
     pub announced: HashMap<SchemaHash, usize>,
     /// (boot, seq) in the order of arrival, and the batch.
     pub batches: Vec<(u64, u64, Batch)>,
-    /// Batches that came before their schema.
+    /// Batches that arrived before their schema.
     pub orphans: usize,
-    /// When each of the batches came, ns since the Unix epoch, a little late rather than early.
+    /// The arrival times of the batches, ns since the Unix epoch; never too early.
     pub at: Vec<i64>,
 }
 
 impl Arrived {
-    /// Takes messages until `done`.
+    /// Receives messages until `done`.
     pub fn listen(&mut self, client: &mut Client, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !done(self) {
@@ -56,7 +56,7 @@ impl Arrived {
         }
     }
 
-    /// Numbers that came, and how many times.
+    /// The number of arrivals of each sequence number.
     pub fn seqs(&self, boot: u64) -> BTreeMap<u64, usize> {
         let mut seqs = BTreeMap::new();
         for (_, seq, _) in self.batches.iter().filter(|(its, _, _)| *its == boot) {
@@ -65,7 +65,7 @@ impl Arrived {
         seqs
     }
 
-    /// Whether all numbers from 1 to `last` came.
+    /// Whether all numbers from 1 to `last` arrived.
     pub fn has_all(&self, boot: u64, last: u64) -> bool {
         self.seqs(boot).range(1..=last).count() as u64 == last
     }

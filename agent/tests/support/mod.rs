@@ -1,4 +1,4 @@
-//! Shared by the tests of the whole agent: an agent in this process, a broker beside it, and a connection between them that can fail.
+//! Helpers of the tests of the whole agent: an agent in this process, a broker, and a connection between them that can fail.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -31,7 +31,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one with its configuration in `dir`.
+    /// Starts an agent with its configuration in `dir`.
     pub fn start(dir: &Path, text: &str) -> Self {
         let file = dir.join("agent.toml");
         fs::write(&file, text).unwrap();
@@ -50,13 +50,13 @@ impl Agent {
         }
     }
 
-    /// Ends it as SIGTERM would.
+    /// Ends the agent as SIGTERM does.
     pub fn stop(self) {
         self.shutdown.request();
         self.thread.join().unwrap().unwrap();
     }
 
-    /// Asks its API over the socket `agent.sock`.
+    /// Sends a request to the API on the socket `agent.sock`.
     pub fn ask(&self, method: &str, target: &str) -> (u16, serde_json::Value) {
         let mut stream = UnixStream::connect(self.dir.join("agent.sock")).unwrap();
         write!(stream, "{method} {target} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n").unwrap();
@@ -66,7 +66,7 @@ impl Agent {
     }
 }
 
-/// Status and JSON of an answer, with its chunks put together.
+/// The status and the JSON of a response, with its chunks joined.
 pub fn parse_answer(answer: &[u8]) -> (u16, serde_json::Value) {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut head = httparse::Response::new(&mut headers);
@@ -91,7 +91,7 @@ pub fn parse_answer(answer: &[u8]) -> (u16, serde_json::Value) {
     )
 }
 
-/// A Mosquitto of its own.
+/// A Mosquitto for one test.
 pub struct Broker {
     pub port: u16,
     /// The second port of [`Broker::start_with`].
@@ -105,8 +105,8 @@ impl Broker {
         Self::start_with(|_| String::new())
     }
 
-    /// Starts one with a second listener on its own port: `lines` makes its settings, in which files are put into the folder
-    /// given. Tries other ports when somebody was faster.
+    /// Starts a broker with a second listener: `lines` returns its settings and may write files into the given folder. Tries other ports if one is
+    /// taken.
     pub fn start_with(lines: impl Fn(&Path) -> String) -> Self {
         for _ in 0..5 {
             let (port, second_port, dir) = (free_port(), free_port(), tempfile::tempdir().unwrap());
@@ -115,7 +115,7 @@ impl Broker {
                 lines if lines.is_empty() => String::new(),
                 lines => format!("listener {second_port} 127.0.0.1\n{lines}\n"),
             };
-            // Its own user could not read the folder.
+            // Mosquitto's own user could not read the folder.
             let user = if second.is_empty() { "" } else { "user root\n" };
             let text = format!(
                 "{user}per_listener_settings true\npersistence false\nmax_queued_messages 100000\nmax_inflight_messages 100\n\
@@ -126,7 +126,7 @@ impl Broker {
             let mut command = Command::new(program);
             command.arg("-c").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
             let child = command.spawn().expect("mosquitto is installed (Debian package mosquitto)");
-            // Stops the process when dropped, whatever happens from here on.
+            // From here on, dropping it stops the process.
             let mut broker = Self { port, second_port, child, dir };
             let deadline = Instant::now() + DEADLINE;
             while Instant::now() < deadline && broker.child.try_wait().unwrap().is_none() {
@@ -139,16 +139,16 @@ impl Broker {
         panic!("mosquitto does not start");
     }
 
-    /// The folder of its files.
+    /// The folder with the broker's files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A client of it.
+    /// A client of the broker.
     pub fn client(&self, name: &str) -> Client {
         let url = format!("mqtt://127.0.0.1:{}", self.port);
         let config = ClientConfig { url, client_id: name.into(), ..ClientConfig::default() };
-        // A Mosquitto that has just begun resets one of its first connections now and then.
+        // A Mosquitto that has just started sometimes resets one of its first connections.
         let deadline = Instant::now() + DEADLINE;
         loop {
             match Client::connect(&config) {
@@ -159,7 +159,7 @@ impl Broker {
         }
     }
 
-    /// A client that has subscribed to everything of Wholegrain.
+    /// A client that is subscribed to all topics of Wholegrain.
     pub fn listener(&self) -> Client {
         let mut client = self.client("listener");
         client.subscribe("wholegrain/v1/#").unwrap();
@@ -181,21 +181,21 @@ impl Drop for Broker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// Every connection is closed at once, and those that are there too.
+    /// Existing and new connections are closed at once.
     Cut,
-    /// Connections are taken and nothing is ever read.
+    /// Connections are accepted, and nothing is read.
     Hang,
     Through,
 }
 
-/// A line to the broker that can be cut or can hang.
+/// A connection to the broker that can be cut or hang.
 pub struct Line {
     pub port: u16,
     mode: Arc<AtomicU8>,
 }
 
 impl Line {
-    /// A line to `to` in this mode.
+    /// A proxy to `to` in this mode.
     pub fn to(to: u16, mode: Mode) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! A broker that answers as a test tells it to.
+//! A scripted broker.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -13,12 +13,11 @@ use wholegrain_transport::mqtt::{self, Ack, ConnAck, Packet, Properties, Publish
 use wholegrain_transport::payload::read_header;
 use wholegrain_transport::topics::Topic;
 
-/// A batch that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Came {
     pub boot: u64,
     pub seq: u64,
-    /// How often it had come before.
+    /// The number of earlier arrivals.
     pub before: u32,
 }
 
@@ -28,7 +27,7 @@ type JobAnswer = Box<dyn Fn(&JobRecord) -> Option<ReasonCode> + Send + Sync>;
 /// The state of the scripted broker.
 pub struct Script {
     answer: Answer,
-    /// Whether batches wait, as at a Wholegrain server, until their schema has come, and everything after them too.
+    /// Whether batches and everything after them wait for their schema, as at a Wholegrain server.
     strict: bool,
     /// While set, nothing is acknowledged.
     pub silent: AtomicBool,
@@ -36,14 +35,14 @@ pub struct Script {
     /// Numbers that were acknowledged as stored.
     pub stored: Mutex<HashSet<(u64, u64)>>,
     known: Mutex<HashSet<SchemaHash>>,
-    /// Records of jobs, in the order in which they came.
+    /// Job records in the order of arrival.
     pub jobs: Mutex<Vec<JobRecord>>,
     /// The acknowledgement of a record; `None` ends the connection.
     pub job_answer: Mutex<JobAnswer>,
 }
 
 impl Script {
-    /// A broker with this script; gives its port.
+    /// Starts a broker with this script and returns its port.
     pub fn start(strict: bool, answer: impl Fn(&Came) -> ReasonCode + Send + Sync + 'static) -> (u16, Arc<Self>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -67,7 +66,7 @@ impl Script {
         (port, script)
     }
 
-    /// How often each batch came.
+    /// The number of arrivals of each batch.
     pub fn counts(&self) -> HashMap<(u64, u64), u32> {
         let mut counts = HashMap::new();
         for came in self.came.lock().unwrap().iter() {
@@ -148,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// Acknowledges in order as far as it may.
+    /// Acknowledges in order, as far as the script allows.
     fn answer(&mut self, script: &Script) {
         while !script.silent.load(Ordering::SeqCst)
             && let Some(publish) = self.waiting.front().cloned()
@@ -168,7 +167,7 @@ impl Connection {
                     let (header, _) = read_header(&publish.payload).unwrap();
                     if script.strict && !script.known.lock().unwrap().contains(&header.schema) {
                         self.ask_for(header.schema);
-                        // A message that came later may be the schema: it goes first, as at the server.
+                        // A later message may be the schema: it is handled first, as by the server.
                         let Some(at) = self.waiting.iter().position(|later| later.topic.as_str().contains("/schema/"))
                         else {
                             return;

@@ -9,7 +9,7 @@ fn hooks() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("packaging/hooks")
 }
 
-/// Runs a hook as a resource manager does: nothing but its own variables in the environment.
+/// Runs a hook as a resource manager does: only with the manager's variables in the environment.
 #[track_caller]
 fn run(script: &Path, dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
     let start = Instant::now();
@@ -51,7 +51,7 @@ fn slurm_from_prolog_to_epilog() {
     tree.remove("cgroup/cpuacct/slurm/uid_1234/job_4711");
     tracked.ended("4711");
     wait_until("the file to be removed", || !file.exists());
-    // What only the epilog knows is added to the record of the job that is over.
+    // The epilog's facts are added to the record of the ended job.
     let env = [SLURM, &[("SLURM_JOB_NAME", "late"), ("SLURM_JOB_ACCOUNT", "lab")]].concat();
     run(&hooks().join("slurm-epilog"), &dir, &[], &env);
     wait_until("the epilog's news", || tracked.record("4711").is_some_and(|record| record.name.is_some()));
@@ -63,7 +63,7 @@ fn slurm_from_prolog_to_epilog() {
     tracked.tracker.stop();
 }
 
-/// The first prolog makes the directory of hooks, which nobody watches yet.
+/// The first prolog creates the directory of hooks, which is not watched yet.
 #[test]
 fn the_first_prolog_of_all_is_known_when_its_job_begins() {
     let tree = Tree::new(&["cpuacct"]);
@@ -75,13 +75,13 @@ fn the_first_prolog_of_all_is_known_when_its_job_begins() {
     run(&hooks().join("slurm-prolog"), &dir, &[], SLURM);
     tree.make("cgroup/cpuacct/slurm/uid_1234/job_4711");
     assert_eq!(tracked.began("4711").record.partition.as_deref(), Some("debug"));
-    // From then on they are watched.
+    // From then on the directory is watched.
     run(&hooks().join("slurm-prolog"), &dir, &[], &[("SLURM_JOB_ID", "1"), ("SLURM_JOB_PARTITION", "later")]);
     tracked.changed("1", |job| job.record.partition.as_deref() == Some("later"));
     tracked.tracker.stop();
 }
 
-/// A node's first jobs can begin at once: each of their prologs finds no directory and makes it.
+/// A node's first jobs can begin at the same time: each of their prologs finds no directory and creates it.
 #[test]
 fn prologs_that_begin_at_once_all_write() {
     let tree = Tree::new(&[]);
@@ -128,7 +128,7 @@ fn oar_from_prologue_to_epilogue() {
     run(&hooks().join("oar-prologue"), &dir, &args, &env);
     let text = fs::read_to_string(dir.join("oar-42")).unwrap();
     assert_eq!(text, "manager=oar\njob=42\nuser=alice\nname=run 1\naccount=lab\nnodes=n1,n2\n");
-    // A link, and a file of the job's user, could be anything that root may read.
+    // A link or a file of the job's user could point to any file that root may read.
     std::os::unix::fs::symlink(&nodes, tree.path("link")).unwrap();
     run(&hooks().join("oar-prologue"), &dir, &["43", "alice", tree.path("link").to_str().unwrap()], &env);
     run(&hooks().join("oar-prologue"), &dir, &["44", "root", "/etc/passwd"], &env);
@@ -189,17 +189,17 @@ fn nothing_holds_a_job_up() {
     let tree = Tree::new(&[]);
     tree.write("file", "");
     for script in ["slurm-prolog", "slurm-epilog", "oar-prologue", "oar-epilogue"] {
-        // A directory that cannot be, no variables at all, a read-only file system.
+        // An impossible directory, no variables, a read-only file system.
         run(&hooks().join(script), &tree.path("file/hooks"), &["1"], SLURM);
         run(&hooks().join(script), &tree.path("none"), &[], &[]);
         run(&hooks().join(script), Path::new("/proc/1"), &["1"], SLURM);
-        // Alone, without what it reads.
+        // Without the file that it reads.
         let copy = tree.path(script);
         fs::copy(hooks().join(script), &copy).unwrap();
         run(&copy, &tree.path("alone"), &["1"], SLURM);
     }
     assert!(!tree.path("alone").exists());
-    // A disk that hangs.
+    // A hanging disk.
     let text = fs::read_to_string(hooks().join("hook.sh")).unwrap();
     let hanging = text.replace("umask 022", "exec sleep 1000");
     assert_ne!(text, hanging);
@@ -227,16 +227,16 @@ fn what_others_write_is_not_believed() {
     tracked.tracker.stop();
 }
 
-/// Links where a hook could write next, all to one file.
+/// Links at all names that a hook could write next, all to one file.
 fn traps(dir: &Path, victim: &Path) {
     let link = |name: String| std::os::unix::fs::symlink(victim, dir.join(name)).unwrap();
-    // The number of a process was what the name ended with.
+    // The name ended with the number of the process.
     let next: u32 = fs::read_to_string("/proc/sys/kernel/ns_last_pid").unwrap().trim().parse().unwrap();
     (next..next + 3000).for_each(|pid| link(format!(".slurm-4711.{pid}")));
     link("slurm-4711".to_owned());
 }
 
-/// What was found: the agent owns a directory that root's hooks write into, and so had root write any file.
+/// A past attack: the agent owned a directory that root's hooks write into, and made root write any file.
 #[test]
 fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
     // SAFETY: takes nothing and cannot fail.
@@ -250,7 +250,7 @@ fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
         assert!(fs::symlink_metadata(&victim).unwrap().is_file(), "{what}");
     };
     let mode = |path: &str, mode: u32| fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).unwrap();
-    // In a directory that is safe the links are stepped over.
+    // In a safe directory the links are not followed.
     tree.make("safe/hooks");
     traps(&tree.path("safe/hooks"), &victim);
     for script in scripts {
@@ -271,12 +271,12 @@ fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
             "{open}: nothing is written"
         );
     }
-    // Above it, sticky is enough.
+    // For a parent, the sticky bit is enough.
     tree.make("sticky/hooks");
     mode("sticky", 0o1777);
     run(&hooks().join("slurm-prolog"), &tree.path("sticky/hooks"), &[], SLURM);
     assert!(tree.path("sticky/hooks/slurm-4711").is_file());
-    // A link on the path, to a directory that is safe itself.
+    // A link on the path to a safe directory.
     tree.make("home");
     tree.make("home/hooks");
     std::os::unix::fs::symlink(tree.path("home"), tree.path("sticky/link")).unwrap();
@@ -285,7 +285,7 @@ fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
     }
     assert_eq!(fs::read_dir(tree.path("home")).unwrap().count(), 1, "nothing was written through the link");
     assert_eq!(fs::read_dir(tree.path("home/hooks")).unwrap().count(), 0);
-    // A link to nowhere where the directory is to be made.
+    // A dangling link in place of the directory.
     tree.make("parent");
     std::os::unix::fs::symlink(tree.path("made"), tree.path("parent/hooks")).unwrap();
     run(&hooks().join("slurm-prolog"), &tree.path("parent/hooks"), &[], SLURM);
@@ -305,7 +305,7 @@ fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
             "{dir}: nothing is written"
         );
     }
-    // What is missing is not made in another's directory either.
+    // Nor is a missing directory created in another user's directory.
     std::os::unix::fs::chown(tree.path("parent"), Some(54_321), None).unwrap();
     run(&hooks().join("slurm-prolog"), &tree.path("parent/new/hooks"), &[], SLURM);
     assert!(!tree.path("parent/new").exists());

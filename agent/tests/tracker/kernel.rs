@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-/// The version 1 hierarchies that the tests make jobs in: as Slurm does, and one that accounts nothing.
+/// The version 1 hierarchies of the tests' jobs: those of Slurm, and one without accounting.
 pub const V1: &[&str] = &["freezer", "cpuacct", "memory", "pids", "cpuset"];
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Cgroups of this test, removed with their processes when it ends, however it ends.
+/// Cgroups of this test, which are removed with their processes on drop.
 pub struct Cgroups {
     tops: Vec<PathBuf>,
     name: String,
@@ -24,17 +24,17 @@ impl Cgroups {
         Self { tops, name }
     }
 
-    /// An id that no other test has.
+    /// An id that is unique among the tests.
     pub fn id(&self) -> String {
         (100_000_000_000 + u64::from(std::process::id()) * 10_000 + NEXT.fetch_add(1, Ordering::Relaxed)).to_string()
     }
 
-    /// Settings with which its jobs in the unified hierarchy are found, which lie in a slice of their own.
+    /// Settings that find its jobs in the unified hierarchy, which are in their own slice.
     pub fn config(&self, rescan: Interval) -> TrackerConfig {
         TrackerConfig { slurm_slices: vec![format!("{}.slice", self.name)], ..config(rescan) }
     }
 
-    /// Expressions for its jobs only, in both versions.
+    /// Patterns for only its jobs, in both versions.
     pub fn patterns(&self) -> (String, String) {
         let (name, job) = (&self.name, r"job_(?<job>\d+)(/(?<step>step_\d+))?");
         (format!(r"slurm_{name}/uid_(?<uid>\d+)/{job}"), format!("{name}[.]slice/{name}_slurmstepd[.]scope/{job}"))
@@ -115,7 +115,7 @@ impl News {
         Self { fd, path: path.to_owned() }
     }
 
-    /// Waits until the file says so and the kernel has sent the event.
+    /// Waits until the file has this content and the kernel has sent the event.
     fn wait_until(self, wanted: &str) {
         let mut file = fs::File::from(self.fd);
         wait_until(wanted, || {

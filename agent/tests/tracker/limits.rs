@@ -1,4 +1,4 @@
-//! Bounds and refusals of the system: descriptors, watches, rights.
+//! Bounds and errors of the system: descriptors, watches, permissions.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -66,7 +66,7 @@ fn two_hundred_jobs_at_rest() {
     }
     let all = || ids.iter().all(|id| tracked.record(id).is_some_and(|record| record.steps.len() == 2));
     wait_until("200 jobs", all);
-    // All looks are as far apart as they get.
+    // The pauses between reads have reached their maximum.
     std::thread::sleep(Duration::from_secs(2));
     let (start, before) = (Instant::now(), tracker_ms());
     std::thread::sleep(Duration::from_secs(3));
@@ -84,7 +84,7 @@ struct EventCounts {
 }
 
 impl EventCounts {
-    /// Takes the events since the last call; how many jobs began and ended.
+    /// Takes the events since the last call; returns the numbers of jobs that began and ended.
     fn take(&mut self, tracked: &Tracked) -> (usize, usize) {
         tracked.events.try_iter().for_each(|event| match event {
             JobEvent::Began(job) => {
@@ -106,7 +106,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     const AT_ONCE: usize = 50;
     let cgroups = Cgroups::new();
     let dir = tempfile::tempdir().unwrap();
-    // Other tests make jobs too: a layout of their own distinguishes these.
+    // Other tests create jobs too: a layout of their own distinguishes these.
     let (v1, v2) = cgroups.patterns();
     let patterns = vec![pattern("own", &v1), pattern("own", &v2)];
     let config = TrackerConfig { managers: Vec::new(), patterns, ..config(Interval::from_s(2)) };
@@ -122,7 +122,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
             fs::remove_dir(dir).unwrap();
         }
     };
-    // The parent directories remain, and one job before shows the fixed cost of a tracker.
+    // The parent directories remain; one job before shows the fixed cost of a tracker.
     let first = cgroups.id();
     dirs(&first).iter().for_each(|dir| fs::create_dir_all(dir.join("step_0")).unwrap());
     tracked.began(&first);
@@ -143,7 +143,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         events.take(&tracked);
         if running.len() > AT_ONCE {
             let oldest: String = running.pop_front().unwrap();
-            // Every second one stays until the tracker has reported it, however late that is; the others end when their time is over.
+            // Every second job stays until the tracker has reported it; the others end after their time.
             if number % 2 == 0 {
                 wait_until("the beginning of a job", || {
                     events.take(&tracked);
@@ -190,7 +190,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         records.len(),
         reported_before_the_end.len()
     );
-    // How many the tracker sees in time depends on the load of the processors. It had time for those that it reported.
+    // The load of the machine decides how many jobs the tracker sees in time. It had time for those that it reported.
     assert!(reported_before_the_end.len() >= (JOBS - AT_ONCE) / 2);
     let lost = without.iter().find(|record| reported_before_the_end.contains(&record.job));
     assert_eq!(lost, None, "a job that was reported left no totals");
@@ -218,7 +218,7 @@ fn without_descriptors_no_job_ends_and_with_them_all_is_repaired() {
     tree.make("cgroup/cpuacct/slurm/uid_1/job_2/step_0");
     tree.make("cgroup/memory/slurm/uid_1/job_1");
     wait_until("a line about descriptors", || text(&log).contains("Too many open files"));
-    // A few scans long nothing can be read.
+    // For a few scans nothing can be read.
     let events: Vec<JobEvent> = (0..5).flat_map(|_| tracked.events.recv_timeout(Duration::from_millis(100))).collect();
     assert!(!events.iter().any(|event| matches!(event, JobEvent::Ended(_))), "{events:?}");
     limit(1024);
@@ -249,7 +249,7 @@ fn without_watches_the_rescan_finds_jobs() {
         tree.make(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}/step_0"));
         tree.make(&format!("cgroup/memory/slurm/uid_{job}/job_{job}"));
     }
-    wait_until("all jobs", || tracked.job_table.len() == 20);
+    wait_until("all jobs", || tracked.job_table.count() == 20);
     for job in 0..20 {
         tree.remove(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}/step_0"));
         tree.remove(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}"));
@@ -303,7 +303,7 @@ fn without_root_it_says_what_it_cannot_see_and_goes_on() {
     let tracked = Tracked::start(&config, &tree.roots(), None);
     let began = tracked.began("3");
     assert_eq!(began.record.name, None);
-    // Later scans say nothing new.
+    // Later scans report nothing new.
     let start = Instant::now();
     wait_until("some scans", || text(&log).lines().count() >= 2 && start.elapsed() > Duration::from_secs(1));
     let text = text(&log);

@@ -1,4 +1,4 @@
-//! The tracker as its users meet it: on recorded trees, on the kernel's own cgroups, with hooks, across restarts.
+//! The tracker through its public interface: on recorded trees, on the kernel's cgroups, with hooks, across restarts.
 
 mod hooks;
 mod kernel;
@@ -53,7 +53,7 @@ impl Tracked {
         Self { tracker, events, job_table, waker }
     }
 
-    /// The next event that `wanted` says yes to.
+    /// The next event that `wanted` accepts.
     #[track_caller]
     fn wait(&self, what: &str, wanted: impl Fn(&JobEvent) -> bool) -> Arc<Job> {
         let deadline = Instant::now() + DEADLINE;
@@ -97,7 +97,7 @@ impl Tracked {
         self.wait(&format!("news of {id}"), |event| job(event).record.job == id && wanted(job(event)))
     }
 
-    /// The record of a job in the book.
+    /// The record of a job in the job table.
     fn record(&self, id: &str) -> Option<JobRecord> {
         self.job_table.pending(usize::MAX).into_iter().rfind(|record| record.job == id)
     }
@@ -118,8 +118,7 @@ fn job(event: &JobEvent) -> &Arc<Job> {
     }
 }
 
-/// Runs a test in a process of its own, in which it says what it needs of limits and users; true where this is that process.
-/// `wrapper` is what starts it.
+/// Runs a test in its own process, which `wrapper` starts with other limits or users. Whether this is that process.
 fn alone(name: &str, wrapper: &[&str]) -> bool {
     if std::env::var("WHOLEGRAIN_TEST_ALONE").is_ok_and(|alone| alone == name) {
         return true;
@@ -134,7 +133,7 @@ fn alone(name: &str, wrapper: &[&str]) -> bool {
     false
 }
 
-/// A tree of directories with files, such as a kernel would show.
+/// A tree of directories with files, like a kernel's.
 struct Tree {
     dir: tempfile::TempDir,
 }
@@ -165,7 +164,7 @@ impl Tree {
         fs::write(self.path(path), text).unwrap();
     }
 
-    /// Removes a directory as the kernel does: its files are no obstacle.
+    /// Removes a directory with its files, as the kernel does.
     fn remove(&self, path: &str) {
         for entry in fs::read_dir(self.path(path)).unwrap() {
             let entry = entry.unwrap();

@@ -22,7 +22,7 @@ fn is_root() -> bool {
 }
 
 impl Tree {
-    /// Makes a directory, with each level that is missing, and gives the last levels to users: `owners` of the last ones.
+    /// Creates a directory with all missing levels, and gives the last levels to these `owners`.
     fn owned(&self, path: &str, owners: &[u32]) {
         let levels: Vec<&str> = path.split('/').collect();
         for end in 1..=levels.len() {
@@ -65,7 +65,7 @@ fn a_units_name_replaces_no_flux_job() {
     let tree = unified();
     let records = tempfile::tempdir().unwrap();
     let (job, forged) = (format!("{}/{FLUX_JOB}", manager_of(FLUX)), format!("{}/{FLUX_JOB}", manager_of(BOB)));
-    // Bob's exists first.
+    // Bob's directory exists first.
     tree.owned(&forged, &[BOB; 3]);
     tree.owned(&job, &[FLUX; 3]);
     tree.write("proc/10/status", &format!("Name:\tflux-imp\nUid:\t{FLUX}\t0\t0\t0\n"));
@@ -85,7 +85,7 @@ fn a_units_name_replaces_no_flux_job() {
         assert_eq!(job_with.cgroups.v2.as_deref(), Some(&*tree.path(&job)));
         let other = format!("{}/app.slice/imp-shell-0-f2uT.service", manager_of(FLUX));
         if start == 1 {
-            // Bob's goes: alice's stays.
+            // Bob's directory is removed: alice's job stays.
             tree.remove(&forged);
             tree.owned(&other, &[FLUX; 3]);
             tracked.began("\u{192}2uT");
@@ -98,7 +98,7 @@ fn a_units_name_replaces_no_flux_job() {
     }
 }
 
-/// Directories with the right names in the wrong hands, for each manager.
+/// Directories with correct names and wrong owners, for each manager.
 #[test]
 fn a_tree_of_a_users_own_has_no_jobs_of_others() {
     if !is_root() {
@@ -111,7 +111,7 @@ fn a_tree_of_a_users_own_has_no_jobs_of_others() {
         (format!("{own}/oar.slice/oar-u{ALICE}.slice/oar-u{ALICE}-j2.slice"), 4),
         (format!("{own}/pbs_jobs.service/jobid/3.pbs"), 4),
         (format!("{own}/user.slice/user-{FLUX}.slice/user@{FLUX}.service/{FLUX_JOB}"), 6),
-        // At the root, as a careless administrator may have given it away.
+        // At the root, which an administrator may have given to a user by mistake.
         ("cgroup/system.slice/slurmstepd.scope/job_5".to_owned(), 1),
         ("cgroup/system.slice/n1_slurmstepd.scope/job_6".to_owned(), 2),
         (format!("cgroup/oar.slice/oar-u{ALICE}.slice/oar-u{ALICE}-j7.slice"), 3),
@@ -177,7 +177,7 @@ fn the_accounts_directories_are_oars() {
     tracked.tracker.stop();
 }
 
-/// For any user: directories that others can write to do not count, nor do targets of links.
+/// For any user: directories that others can write to are ignored, and so are targets of links.
 #[test]
 fn what_is_open_to_others_is_no_job() {
     let tree = unified();
@@ -190,7 +190,7 @@ fn what_is_open_to_others_is_no_job() {
     fs::set_permissions(tree.path("cgroup/system.slice/n1_slurmstepd.scope"), open).unwrap();
     let tracked = Tracked::start(&settings(), &tree.roots(), None);
     tracked.began("2");
-    assert_eq!(tracked.job_table.len(), 1);
+    assert_eq!(tracked.job_table.count(), 1);
     tracked.tracker.stop();
     fs::set_permissions(tree.path("cgroup"), fs::Permissions::from_mode(0o777)).unwrap();
     let tracked = Tracked::start(&TrackerConfig { rescan: Interval::from_ms(100), ..settings() }, &tree.roots(), None);

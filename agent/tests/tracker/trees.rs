@@ -1,8 +1,8 @@
-//! Recorded trees with a simulated life cycle: the layouts of resource managers that are not on this machine.
+//! Recorded trees with a simulated life cycle: the layouts of resource managers that this machine lacks.
 
 use super::*;
 
-/// A job's life in a tree: its directories in the order in which they come; they go in the other order.
+/// A job's directories in the order of creation; they are removed in the reverse order.
 struct Life<'a> {
     id: &'a str,
     level: &'a str,
@@ -10,7 +10,7 @@ struct Life<'a> {
     uid: Option<u32>,
     /// Relative to the cgroup root.
     dirs: &'a [&'a str],
-    /// Where the totals are.
+    /// The directory with the totals.
     unified: Option<&'a str>,
     steps: &'a [&'a str],
 }
@@ -61,7 +61,7 @@ fn check(life: &Life, hierarchies: &[&str]) {
     assert_eq!(steps, life.steps);
     assert!(record.steps.iter().all(|step| step.to.is_some()));
     let kept = tracked.record(life.id).unwrap();
-    assert_eq!(&kept, record, "the book has the same");
+    assert_eq!(&kept, record, "the table has the same");
     tracked.tracker.stop();
 }
 
@@ -228,7 +228,7 @@ fn names_of_users_come_from_the_system() {
     tree.make("cgroup/memory/oar/root_2");
     tracked.began("2");
     assert_eq!(tracked.changed("2", |job| job.record.uid.is_some()).record.uid, Some(0));
-    // Known by now: part of the beginning's event.
+    // Known in time for the event of the begin.
     tree.make("cgroup/memory/slurm/uid_0/job_3");
     assert_eq!(tracked.began("3").record.user.as_deref(), Some("root"));
     tracked.tracker.stop();
@@ -270,7 +270,7 @@ fn the_agent_restarts_in_the_middle() {
     let before: Vec<_> = (1..=3).map(|id| tracked.began(&id.to_string()).record.clone()).collect();
     tracked.job_table.acknowledged(&tracked.record("1").unwrap());
     tracked.tracker.stop();
-    // While it is away the first goes on, the second ends, the third ends and its id comes again.
+    // While the tracker is stopped, the first job continues, the second ends, and the third ends and its id is used again.
     remove(2);
     remove(3);
     make(3);
@@ -289,7 +289,7 @@ fn the_agent_restarts_in_the_middle() {
     remove(1);
     tracked.ended("1");
     tracked.tracker.stop();
-    // Nothing was acknowledged since: all of it is still there.
+    // Nothing was acknowledged since: all records remain.
     let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), Some(&dir));
     let last = tracked.record("1").unwrap();
     assert!(last.to.is_some() && !last.end_unseen && last.from == before[0].from);
@@ -334,7 +334,7 @@ fn pipe(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The writing end of a pipe, once a reader waits: the reader continues, and no other one waits there again.
+/// The writing end of a pipe, once a reader waits: the reader continues, and no further reader waits.
 #[track_caller]
 fn release(path: &Path) -> fs::File {
     use std::os::unix::fs::OpenOptionsExt;
@@ -346,15 +346,14 @@ fn release(path: &Path) -> fs::File {
     end.unwrap()
 }
 
-/// Totals are read when a directory is found, before the tracker handles the kernel's events about others: here the files of two
-/// other jobs keep it waiting.
+/// Totals are read when a directory is found, before the tracker handles the kernel's events about others: here it waits for files of two other jobs.
 #[test]
 fn a_job_that_is_gone_before_the_tracker_has_taken_all_news_leaves_totals() {
     let tree = Tree::new(&["cpuacct"]);
     let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), None);
     tree.make("cgroup/cpuacct/slurm/uid_1/job_9");
     tracked.began("9");
-    // Moved to their places, so that directories come with their files.
+    // Renamed, so that directories appear with their files.
     let slow = |id: &str| {
         tree.make(&format!("new/{id}"));
         ["cpuacct.usage", "cpuacct.stat"].iter().for_each(|file| pipe(&tree.path(&format!("new/{id}/{file}"))));
@@ -369,12 +368,12 @@ fn a_job_that_is_gone_before_the_tracker_has_taken_all_news_leaves_totals() {
     tree.write("new/3/cpuacct.usage", "2500000000\n");
     begin("1");
     let mut ends = vec![release("1", "cpuacct.usage")];
-    // The tracker waits for the first job's second pipe: the next two are in one piece of news.
+    // The tracker waits for the first job's second pipe: the events of the next two arrive together.
     begin("3");
     begin("2");
     ends.push(release("1", "cpuacct.stat"));
     ends.push(release("2", "cpuacct.usage"));
-    // Now it waits for the second pipe of the one that came last.
+    // Now it waits for the second pipe of the last job.
     tree.remove("cgroup/cpuacct/slurm/uid_1/job_3");
     ends.push(release("2", "cpuacct.stat"));
     let ended = tracked.ended("3");

@@ -139,8 +139,7 @@ impl Link {
         let _ = self.tcp.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Waits until the socket has bytes (or takes some, when `write`), `wake` has some, or the time is over. Returns
-    /// whether `wake` has.
+    /// Waits until the socket has bytes (with `write`: or takes bytes), until `wake` has bytes, or for the timeout. Whether `wake` has bytes.
     pub fn wait(&self, wait: Duration, write: bool, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
         let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
         let mut fds = [

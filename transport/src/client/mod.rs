@@ -125,7 +125,7 @@ pub enum ClientError {
         peer: SocketAddr,
         /// The expected action of the server.
         what: &'static str,
-        /// The timeout.
+        /// The timeout that has passed.
         after: Duration,
     },
     /// The server's bytes or the caller's packet break the protocol.

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -390,11 +390,6 @@ impl Client {
     /// Buffered bytes that the system has not taken.
     pub fn unsent_bytes(&self) -> usize {
         self.outbox.len()
-    }
-
-    /// The socket's file descriptor, for `poll(2)`.
-    pub fn fd(&self) -> RawFd {
-        self.link.fd()
     }
 
     /// The address of the server.

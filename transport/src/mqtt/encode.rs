@@ -54,7 +54,7 @@ pub struct PublishParts<'a> {
     /// Present exactly when `qos` is above 0; never 0.
     pub packet_id: Option<u16>,
     pub payload: &'a [u8],
-    /// Omitted in 3.1.1.
+    /// Omitted in version 3.1.1.
     pub properties: &'a Properties,
 }
 

@@ -31,7 +31,7 @@ pub enum CodecError {
     /// CONNECT requests a protocol that is neither MQTT 3.1.1 nor 5.0.
     #[error("MQTT protocol level {level} is not known; use 3.1.1 (level 4) or 5.0 (level 5)")]
     UnsupportedVersion {
-        /// The requested level.
+        /// The requested protocol level.
         level: u8,
     },
     /// The first packet is not CONNECT.

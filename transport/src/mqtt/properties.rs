@@ -169,18 +169,10 @@ impl Properties {
         self.0.is_empty()
     }
 
-    /// Adds a property.
+    /// The list with another property.
     pub fn with(mut self, property: Property) -> Self {
         self.0.push(property);
         self
-    }
-
-    /// The application's own properties, in their order.
-    pub fn user_properties(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().filter_map(|property| match property {
-            Property::UserProperty(name, value) => Some((name.as_str(), value.as_str())),
-            _ => None,
-        })
     }
 }
 

@@ -36,7 +36,7 @@ pub fn valid_filter(filter: &str) -> bool {
 pub struct Shared<'a> {
     /// The name that its subscribers share.
     pub name: &'a str,
-    /// The topic filter.
+    /// The filter after the name.
     pub filter: &'a str,
 }
 

@@ -92,7 +92,7 @@ pub enum PayloadError {
     /// The schema has no such sensor.
     #[error("no sensor {sensor} in a schema of {sensors}")]
     NoSuchSensor {
-        /// The requested index.
+        /// The index of the sensor.
         sensor: usize,
         /// The number of sensors.
         sensors: usize,

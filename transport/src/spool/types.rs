@@ -66,7 +66,7 @@ pub struct Dropped {
 pub enum SpoolError {
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
-        /// The failed operation.
+        /// The operation that failed.
         what: &'static str,
         path: PathBuf,
         /// The error of the system.

@@ -415,10 +415,6 @@ impl JobGroups {
         self.sources.iter().find(|source| source.name == name).map_or(&[], JobSourceHandle::notes)
     }
 
-    pub fn len(&self) -> usize {
-        self.jobs.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }

@@ -33,7 +33,7 @@ use self::admission::RulePlan;
 use self::audit::{AuditLine, AuditLog};
 use self::rule_file::RuleFile;
 use self::table::RuleTable;
-use super::{CallerIdentity, JobsAction, JobsCommand, JobsOutcome, MetricSetting, Role, RuleView};
+use super::{CallerIdentity, JobsAction, JobsCommand, JobsOutcome, Role, RuleView};
 use crate::rate_limit::RateLimit;
 
 /// All rules in force.
@@ -78,12 +78,6 @@ impl Rules {
             }
         }
         (rules, problems)
-    }
-
-    /// The setting of a metric of a job, and the number of its rule; off and 0 without a rule. [`Rules::of_job`] is faster for several metrics of a
-    /// job.
-    pub fn resolve(&self, job: &RuleJob, metric: &str, now: i64) -> (MetricSetting, u64) {
-        self.of_job(job, now).resolve(metric)
     }
 
     /// The rules that apply to a job's metrics.
@@ -288,11 +282,6 @@ impl Rules {
     /// All rules, in the order in which they count.
     pub fn view(&self) -> Vec<RuleView> {
         self.table.all().iter().map(|rule| rule.view()).collect()
-    }
-
-    /// Readings per second of all metrics of these jobs.
-    pub fn readings_per_second(&self, jobs: &[(RuleJob, Vec<JobMetric>)], now: i64) -> f64 {
-        admission::load(&self.table, None, jobs, now).0
     }
 
     fn put_configured(&mut self, config: &RulesConfig) {

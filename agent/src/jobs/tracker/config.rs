@@ -76,7 +76,6 @@ impl TrackerConfig {
         managers.chain(self.patterns.iter().filter_map(|pattern| pattern.owner.clone())).collect()
     }
 
-    /// Checks the keys.
     pub fn check(&self, section: &Section) -> Result<(), ConfigError> {
         let known = &MANAGER_NAMES;
         for name in &self.managers {

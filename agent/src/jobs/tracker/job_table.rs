@@ -95,12 +95,8 @@ impl JobTable {
         self.lock().dropped
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.lock().entries.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Changes the record of an ended job; `change` says whether it did.
@@ -378,7 +374,7 @@ mod tests {
         let complete = JobRecord { totals: totals(2.0, 500.0), totals_at: Some(150), revision: 4, ..ended.clone() };
         assert_eq!(job_table.pending(9)[1], complete);
         job_table.acknowledged(&complete);
-        assert_eq!(job_table.len(), 1);
+        assert_eq!(job_table.count(), 1);
         job_table.complete(&complete, &totals(3.0, 600.0), 160);
         assert_eq!(job_table.pending(9)[1].revision, 5, "the server gets it once more");
         job_table.complete(&record(2, None, 1), &totals(3.0, 600.0), 160);
@@ -405,7 +401,7 @@ mod tests {
         assert_eq!((last.totals["cpu/usage"], last.totals["tasks/io/write_bytes"]), (1.0, 7.0));
         // A running job adopts nothing.
         job_table.finish(&record(2, None, 1), &totals("tasks/io/write_bytes", 7.0), None);
-        assert_eq!(job_table.len(), 1);
+        assert_eq!(job_table.count(), 1);
     }
 
     fn put(job_table: &JobTable, record: JobRecord) {
@@ -426,14 +422,14 @@ mod tests {
         put(&job_table, record(1, None, 2));
         assert_eq!(job_table.pending(9), [record(2, None, 1), record(1, None, 2)], "the oldest change first");
         job_table.acknowledged(&record(1, None, 1));
-        assert_eq!(job_table.pending(9).len(), 2, "an older revision than the book's");
+        assert_eq!(job_table.pending(9).len(), 2, "an older revision than the table's");
         job_table.acknowledged(&record(1, None, 2));
         job_table.acknowledged(&record(2, None, 1));
         job_table.acknowledged(&record(3, None, 1));
-        assert!(!job_table.is_pending() && job_table.len() == 2, "they run still");
+        assert!(!job_table.is_pending() && job_table.count() == 2, "they run still");
         put(&job_table, record(1, Some(9), 3));
         job_table.acknowledged(&record(1, Some(9), 3));
-        assert!(!job_table.is_pending() && job_table.len() == 1);
+        assert!(!job_table.is_pending() && job_table.count() == 1);
     }
 
     #[test]
@@ -443,13 +439,13 @@ mod tests {
         for job in 1..=RECORDS_MAX + 9 {
             put(&job_table, record(job, Some(9), 1));
         }
-        assert_eq!((job_table.len(), job_table.dropped()), (RECORDS_MAX, 10));
+        assert_eq!((job_table.count(), job_table.dropped()), (RECORDS_MAX, 10));
         let pending = job_table.pending(2);
         assert_eq!((pending[0].job.as_str(), pending[1].job.as_str()), ("0", "11"), "the running one stays");
         let mut long = record(99_999_999, None, 1);
         long.name = Some("x".repeat(BYTES_MAX));
         put(&job_table, long);
-        assert_eq!(job_table.len(), 1, "the newest is always kept");
+        assert_eq!(job_table.count(), 1, "the newest is always kept");
         assert_eq!(job_table.lock().by_job.len(), 1);
     }
 

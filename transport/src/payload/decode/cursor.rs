@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next byte.
+    /// The next byte, without interpretation.
     #[inline]
     pub fn byte(&mut self) -> DecodeResult<u8> {
         let Some(&byte) = self.bytes.get(self.at) else {

@@ -118,10 +118,10 @@ fn readings_are_those_that_come_of_all_rules() {
     // Alice's two jobs: 6 metrics every second and one every 10 s each; bob's the same.
     let mut rules =
         rules("limits = { readings_per_second_user = 2500, readings_per_second_node = 3000, users_may_lower = true }");
-    assert!((rules.readings_per_second(&jobs(), 0) - 18.3).abs() < 1e-6);
+    assert!((crate::jobs::rules::admission::load(&rules.table, None, &jobs(), 0).0 - 18.3).abs() < 1e-6);
     let done = add(&mut rules, &alice(), rule("4711 perf/* 1ms 1m"), 0).unwrap();
     assert!((done.readings_per_second - 2010.2).abs() < 1e-6, "of her own jobs: {done:?}");
-    assert!((rules.readings_per_second(&jobs(), 0) - 2016.3).abs() < 1e-6);
+    assert!((crate::jobs::rules::admission::load(&rules.table, None, &jobs(), 0).0 - 2016.3).abs() < 1e-6);
     assert_eq!((done.jobs, done.metrics), (vec!["4711".to_owned()], 2));
     // Again the same is no more: the last rule counts, and not both.
     add(&mut rules, &alice(), rule("4711 perf/* 1ms 1m"), 0).unwrap();
@@ -149,7 +149,7 @@ fn readings_are_those_that_come_of_all_rules() {
     let remove = JobsCommand { who: root(), action: JobsAction::Remove(done.rule.unwrap()) };
     let refusal = rules.execute(&remove, &jobs(), 0).unwrap_err().to_string();
     assert!(refusal.contains("readings_per_second_node is 10"), "{refusal}");
-    assert_eq!(rules.readings_per_second(&jobs(), 0), 0.0);
+    assert_eq!(crate::jobs::rules::admission::load(&rules.table, None, &jobs(), 0).0, 0.0);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_pattern_that_chooses_what_can_be_read_less_often_is_taken_and_says_so() {
         (done.readings_per_second - (6000.0 + 10.0 + 6.1)).abs() < 1e-6,
         "counted as often as it is read: {done:?}"
     );
-    let (setting, _) = rules.resolve(&subject("4711", 1000), "tasks/running", 0);
+    let (setting, _) = rules.of_job(&subject("4711", 1000), 0).resolve("tasks/running");
     assert_eq!(setting.at_most_every(Interval::from_ms(100)).to_string(), "every 100ms");
 }
 
@@ -187,7 +187,7 @@ fn what_can_be_boosted_is_boosted_and_the_rest_is_named() {
         let done = add(&mut rules, &alice(), rule(raw), 0).unwrap();
         assert_eq!((done.metrics, done.notes), (metrics, vec![note.to_owned()]), "{raw}");
         assert!(done.done.ends_with(note), "{}", done.done);
-        let (setting, _) = rules.resolve(&subject("4711", 1000), "tasks/running", 0);
+        let (setting, _) = rules.of_job(&subject("4711", 1000), 0).resolve("tasks/running");
         assert_eq!(setting.at_most_every(Interval::from_ms(100)).to_string(), "every 100ms", "{raw}");
     }
     assert_eq!(setting(&rules, "4711", 1000, "cpu/usage", 0), "10001: every 10ms");
@@ -316,7 +316,7 @@ fn a_trial_changes_nothing() {
     assert_eq!((done.rule, done.metrics), (None, 2));
     assert!((done.readings_per_second - 2010.2).abs() < 1e-6);
     assert!(command("99 perf/* 1ms 1m").is_err());
-    assert!((rules.readings_per_second(&jobs(), 0) - 18.3).abs() < 1e-6);
+    assert!((crate::jobs::rules::admission::load(&rules.table, None, &jobs(), 0).0 - 18.3).abs() < 1e-6);
     assert_eq!(rules.view().len(), 2);
     for _ in 0..2 {
         add(&mut rules, &alice(), rule("4711 perf/* 1s 1m"), 0).unwrap();

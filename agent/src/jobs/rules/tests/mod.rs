@@ -94,6 +94,6 @@ pub fn add(rules: &mut Rules, who: &CallerIdentity, raw: RawRule, now: i64) -> R
 
 /// The setting as text, and its rule.
 pub fn setting(rules: &Rules, job: &'static str, uid: u32, metric: &str, now: i64) -> String {
-    let (setting, rule) = rules.resolve(&subject(job, uid), metric, now);
+    let (setting, rule) = rules.of_job(&subject(job, uid), now).resolve(metric);
     format!("{rule}: {setting}")
 }

@@ -67,7 +67,7 @@ fn a_job_is_found_by_each_of_its_ids() {
         let command = JobsCommand { who: root(), action: JobsAction::Add(rule(&format!("{name} cpu/usage {every}"))) };
         let done = rules.execute(&command, &all, 0).unwrap();
         assert_eq!(done.jobs, ["ƒ2oLkTLb"], "{name}");
-        assert_eq!(rules.resolve(&job, "cpu/usage", 0).0.to_string(), format!("every {every}"));
+        assert_eq!(rules.of_job(&job, 0).resolve("cpu/usage").0.to_string(), format!("every {every}"));
     }
 }
 
