@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from harness import CHECKOUT, BenchError, Json, bytes_below, line, quantile, wait_until, write_result
+from harness import CHECKOUT, BenchError, Json, bytes_below, line, quantile, timestamp_ns, wait_until, write_result
 from installation import Installation, cpu_s, rss_kb
 from monitors.bare import read_counts
 from monitors.base import ours, output_of
@@ -164,13 +163,6 @@ def latency(options: argparse.Namespace, site: Installation) -> Json:
     line("99th percentile beyond the sending interval, ms", f"{beyond['p99']:.1f}", "at most 20")
     line("largest beyond the sending interval, ms", f"{beyond['largest']:.1f}")
     return {"interval_ms": options.interval_ms, "send_ms": options.send_ms, "late_ms": late_ms, "p99_ms": quantile(late_ms, 0.99)}
-
-
-def timestamp_ns(text: str) -> int:
-    """A time as the client prints it, with up to nine digits of its second."""
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    at = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.UTC)
-    return int(at.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
 
 
 def bytes_per_reading(options: argparse.Namespace, site: Installation) -> Json:

@@ -180,6 +180,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[round((len(values) - 1) * share)]
 
 
+def time_text(ns: int) -> str:
+    """A time as the API and the agent take it."""
+    return f"{datetime.datetime.fromtimestamp(ns // 10**9, datetime.UTC):%Y-%m-%dT%H:%M:%S}.{ns % 10**9:09}Z"
+
+
+def timestamp_ns(text: str) -> int:
+    """A time as the client and the agent print it, with up to nine digits of its second."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    at = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.UTC)
+    return int(at.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
+
+
 def bytes_below(folder: Path) -> int:
     """Bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Self
 
 from harness import BenchError, Http, Json, cpu_ns, free_port, memory_kb, wait_until
 from monitors.base import output_of, ours
@@ -35,7 +36,7 @@ class Installation:
         self.issue_certificate(AGENT)
         self.http = self.api()
 
-    def __enter__(self) -> Installation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

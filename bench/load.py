@@ -22,6 +22,7 @@ from monitors.processes import Process
 SIZES = (250, 500, 1000, 2500, 5000, 10_000)
 # Memory counts as flat when it grows by less than this part of its median over the last two thirds of a run.
 FLAT_PART = 0.1
+END_MAX_S = 10.0
 
 
 class ChildWithLines:
@@ -31,12 +32,20 @@ class ChildWithLines:
         self.name = command[1]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """Ends the child by the end of its input."""
+        try:
+            self._process.communicate(timeout=END_MAX_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def ask(self, request: str, each_second: Callable[[float], None] = lambda _: None) -> str:
         """The answer; until it comes, `each_second` gets the seconds since the request."""

@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
@@ -27,7 +26,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from harness import CHECKOUT, BenchError, Http, Json, aim, bytes_below, cpu_ns, line, memory_kb, quantile, wait_until, write_result
+from harness import CHECKOUT, BenchError, Http, Json, aim, bytes_below, cpu_ns, line, memory_kb, quantile, time_text, wait_until, write_result
 from installation import Installation, cpu_s
 from load import SIZES, LoadGenerator, interval_ns
 from monitors.base import output_of
@@ -183,11 +182,6 @@ def range_query(options: argparse.Namespace, site: Installation) -> Json:
 def publish(load: LoadGenerator, stop: threading.Event) -> None:
     while not stop.is_set():
         load.run(5)
-
-
-def time_text(ns: int) -> str:
-    """A whole second as the API takes it."""
-    return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def one_query(api: Http, parameters: Sequence[tuple[str, str]], rows: int) -> tuple[float, float]:

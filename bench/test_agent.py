@@ -1,4 +1,4 @@
-"""The arithmetic of the agent's costs, and the common form of results."""
+"""The arithmetic of the costs of agent and jobs, and the common form of results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent import timestamp_ns
-from harness import figures_of, quantile, write_result
+from harness import figures_of, quantile, timestamp_ns, write_result
+from jobs import first_at, own_rules
 
 
 @pytest.mark.parametrize(("text", "ns"), [("1970-01-01T00:00:01Z", 10**9), ("1970-01-01T00:00:00.25Z", 250_000_000), ("1970-01-01T00:00:00.000000007Z", 7)])
@@ -34,3 +34,9 @@ def test_a_result_has_date_command_and_machine(tmp_path: Path, monkeypatch: pyte
     found = json.loads((tmp_path / "target/bench/x.json").read_text())
     assert (found["benchmark"], found["command"], found["a_s"]) == ("x", "wholegrain-bench all", 1)
     assert found["machine"]["cores"] > 0 and found["date"].endswith("Z") and found["figures"][0]["name"] == "a_s"
+
+
+def test_the_first_sample_at_a_rate_is_found() -> None:
+    times = [0, 10, 20, 28, 42, 56]
+    assert [first_at(times, interval) for interval in (14, 10, 30)] == [28, 0, None]
+    assert own_rules({"rules": [{"id": 3, "until": "2026-01-01T00:00:00Z"}, {"id": 1, "until": None}]}) == [3]

@@ -10,13 +10,12 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 
-from harness import BenchError, Http, Json, bytes_below, cpu_ns, free_port, wait_until
+from harness import BenchError, Http, Json, bytes_below, cpu_ns, free_port, time_text, wait_until
 from ingest import merge_days
 from installation import ANSWER_MAX_S, Installation, rss_kb
 from monitors.base import installed, output_of
@@ -339,7 +338,3 @@ def range_text(span: Span) -> str:
     """A range back from the millisecond of a span's end that has all of it, whether its beginning counts (Prometheus 2) or not (VictoriaMetrics). Of both
     ends the milliseconds are taken, as the stores do: of their difference there may be one less."""
     return f"{span.to_ns // MS_NS - span.from_ns // MS_NS + 1}ms"
-
-
-def time_text(ns: int) -> str:
-    return f"{datetime.fromtimestamp(ns // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{ns % 10**9:09}Z"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness import time_text
+
 from .__main__ import differing, systems
-from .systems import MS_NS, Span, Sums, range_text, seconds, time_text
+from .systems import MS_NS, Span, Sums, range_text, seconds
 
 
 @pytest.mark.parametrize(("found", "count"), [

@@ -89,11 +89,11 @@ enum Benchmark {
     #[command(hide = true)]
     FillJournal(embedded::FillJournalOptions),
     /// CPU and ticks of the agent with all metrics of one job and of ten, beside a bare loop of the same reads.
-    JobCost(jobs::cost::JobCostOptions),
+    JobCost(PackageArguments),
     /// 200 concurrent jobs at 1 s: CPU, memory and descriptors of the agent.
-    JobMany(jobs::many::JobManyOptions),
+    JobMany(PackageArguments),
     /// From the request for another interval to the first sample at it, over the agent's socket and through the server.
-    JobReconfigure(jobs::reconfigure::JobReconfigureOptions),
+    JobReconfigure(PackageArguments),
     /// The overhead experiment: workloads x monitors x periods x repetitions, in random order, resumable; on one machine or a cluster.
     Experiment(PackageArguments),
     /// One workload of the experiment by itself.
@@ -104,7 +104,7 @@ enum Benchmark {
     MonitorCost(PackageArguments),
     /// CPU and memory of the agent against its sensor rate, with a linear fit.
     SensorRate(PackageArguments),
-    /// A job's cgroups, held until standard input ends: for the monitors that read a job.
+    /// Cgroups of jobs, held until standard input ends: for monitors and benchmarks that read jobs.
     #[command(hide = true)]
     JobGroup(jobs::group::JobGroupOptions),
     /// The server beside VictoriaMetrics and Prometheus on the same recorded readings.
@@ -149,9 +149,9 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Record(options) => recording::record::run(&options),
         Benchmark::Replay(options) => recording::replay::run(&options),
         Benchmark::FillJournal(options) => embedded::fill_journal(&options),
-        Benchmark::JobCost(options) => jobs::cost::run(&options),
-        Benchmark::JobMany(options) => jobs::many::run(&options),
-        Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
+        Benchmark::JobCost(arguments) => python::exec("jobs", &["job-cost"], &arguments),
+        Benchmark::JobMany(arguments) => python::exec("jobs", &["job-many"], &arguments),
+        Benchmark::JobReconfigure(arguments) => python::exec("jobs", &["job-reconfigure"], &arguments),
         Benchmark::Experiment(arguments) => python::exec("experiment", &[], &arguments),
         Benchmark::Workload(arguments) => python::exec("workloads", &[], &arguments),
         Benchmark::Monitor(arguments) => python::exec("monitors", &[], &arguments),
@@ -184,9 +184,9 @@ fn all() -> anyhow::Result<()> {
         ("query-speed", || python::run("query_speed", &["query-speed"])),
         ("virtual", || python::run("query_speed", &["virtual"])),
         ("restart", || python::run("server", &["restart"])),
-        ("job-cost", || jobs::cost::run(&jobs::cost::JobCostOptions::default())),
-        ("job-many", || jobs::many::run(&jobs::many::JobManyOptions::default())),
-        ("job-reconfigure", || jobs::reconfigure::run(&jobs::reconfigure::JobReconfigureOptions::default())),
+        ("job-cost", || python::run("jobs", &["job-cost"])),
+        ("job-many", || python::run("jobs", &["job-many"])),
+        ("job-reconfigure", || python::run("jobs", &["job-reconfigure"])),
     ];
     let count = benchmarks.len();
     let mut failed = Vec::new();

@@ -84,11 +84,6 @@ fn add(path: &str, each: &[f64], figures: &mut Vec<Value>) {
     }
 }
 
-/// Sleeps for a measuring window.
-pub fn measure_for(seconds: f64) {
-    std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

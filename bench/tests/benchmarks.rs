@@ -128,3 +128,22 @@ fn other_stores_take_in_the_recording() {
     }
     assert!(result["data"]["readings"].as_u64() > Some(5000), "{result}");
 }
+
+#[test]
+fn jobs_are_sampled_and_reconfigured() {
+    if let Some(why) = wholegrain_testing::cgroups::Cgroups::missing() {
+        return eprintln!("not tested: {why}");
+    }
+    let words = ["job-cost", "--seconds", "1", "--rounds", "1", "--interval-ms", "10", "--jobs", "1", "--idle"];
+    let cost = result(&words);
+    let case = &cost["cases"][0];
+    for figure in ["metrics", "reads", "bare_us", "agent_us", "ticks_made", "bare_ticks_made", "other_us"] {
+        assert!(case[figure].as_f64() > Some(0.0), "{figure}: {case}");
+    }
+    has_figures(
+        &result(&["job-many", "--jobs", "2", "--seconds", "2"]),
+        &["cpu_percent", "descriptors", "samples", "watches"],
+    );
+    let words = ["job-reconfigure", "--changes", "2", "--jobs", "2", "--nodes", "2"];
+    has_figures(&result(&words), &["socket.first_sample_ms", "server.first_sample_ms"]);
+}

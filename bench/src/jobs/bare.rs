@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 /// Software events by the names of `perf list`, in the order of their numbers in perf_event_open(2).
-const EVENTS: [&str; 12] = [
+pub const EVENTS: [&str; 12] = [
     "cpu-clock",
     "task-clock",
     "page-faults",

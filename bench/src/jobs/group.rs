@@ -1,5 +1,5 @@
-//! A job's cgroups on a machine without a resource manager, and the reads of our agent when it reads everything of node and job.
-//! The monitors in Python start it; it holds the job until its standard input ends.
+//! The cgroups of jobs on a machine without a resource manager, and the reads of our agent when it reads everything of node and job.
+//! Monitors and benchmarks of jobs start it; it holds the jobs until its standard input ends.
 
 use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
@@ -9,9 +9,10 @@ use serde_json::json;
 use wholegrain_model::config::Document;
 use wholegrain_sources::job::{JobCgroups, MetricSet};
 use wholegrain_sources::{GroupPlan, Roots, SOURCES, SourceType};
+use wholegrain_testing::Process;
 use wholegrain_testing::cgroups::{self, Cgroups, JobGroup};
 
-use super::bare::{Read, event};
+use super::bare::{EVENTS, Read, event};
 
 /// Files of a group of the agent whose names differ from the group's.
 const PRESSURE: [&str; 3] = ["pressure/cpu", "pressure/memory", "pressure/io"];
@@ -23,6 +24,12 @@ pub struct JobGroupOptions {
     /// Where to write the list of reads, as `bare --reads` expects it.
     #[arg(long)]
     reads: Option<PathBuf>,
+    /// How many jobs to make.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Each job has a process that uses a core, not one that sleeps.
+    #[arg(long)]
+    busy: bool,
 }
 
 pub fn run(options: &JobGroupOptions) -> anyhow::Result<()> {
@@ -30,17 +37,20 @@ pub fn run(options: &JobGroupOptions) -> anyhow::Result<()> {
         bail!("{reason}");
     }
     let cgroups = Cgroups::new();
-    let group = cgroups.job("1", 0);
-    let _idle = group.idle();
+    let groups: Vec<JobGroup> = (1..=options.jobs).map(|number| cgroups.job(&number.to_string(), 0)).collect();
+    let _processes: Vec<Process> =
+        groups.iter().map(|group| if options.busy { group.burn() } else { group.idle() }).collect();
+    let first = groups.first().context("--jobs 0: there is no job")?;
     let mut values = 0;
     if let Some(path) = &options.reads {
-        let (reads, count) = reads_of(&group)?;
+        let (reads, count) = reads_of(first)?;
         std::fs::write(path, reads).with_context(|| format!("writing {}", path.display()))?;
         values = count;
     }
     let root = cgroups.root();
     let links: Vec<PathBuf> = cgroups::links(&root).into_iter().collect();
-    let about = json!({ "root": root, "links": links, "task_files": group.task_files(), "values": values });
+    let folders: Vec<&Path> = groups.iter().filter_map(JobGroup::v2).collect();
+    let about = json!({ "root": root, "links": links, "task_files": first.task_files(), "values": values, "v2": folders, "events": EVENTS });
     let mut out = std::io::stdout().lock();
     writeln!(out, "{about}").and_then(|()| out.flush()).context("printing the job")?;
     std::io::stdin().read_to_end(&mut Vec::new()).context("waiting for the end of standard input")?;
