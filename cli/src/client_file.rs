@@ -26,20 +26,12 @@ impl ClientOption {
     }
 }
 
-/// The keys of `client.toml`.
+/// `client.toml` with its paths resolved.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ClientFile {
-    url: Option<String>,
-    token_file: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    agent_socket: Option<PathBuf>,
-}
-
-/// `client.toml` with its paths resolved.
-#[derive(Debug)]
 pub struct ClientConfig {
     /// The path of the file.
+    #[serde(skip)]
     pub file: PathBuf,
     pub url: Option<String>,
     /// File with the bearer token.
@@ -72,23 +64,18 @@ impl ClientConfig {
                 path.display()
             ))
         })?;
-        let file: ClientFile = Document::new(&path.display().to_string(), &text)
-            .parse()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let mut config: Self = Document::new(&path.display().to_string(), &text).parse().map_err(Failure::usage)?;
+        config.file = path.to_owned();
         let base = path.parent().unwrap_or(Path::new("."));
-        let resolve = |path: Option<PathBuf>| path.map(|path| base.join(path));
-        Ok(Self {
-            file: path.to_owned(),
-            url: file.url,
-            token_file: resolve(file.token_file),
-            ca: resolve(file.ca),
-            agent_socket: resolve(file.agent_socket),
-        })
+        for path in [&mut config.token_file, &mut config.ca, &mut config.agent_socket].into_iter().flatten() {
+            *path = base.join(&*path);
+        }
+        Ok(config)
     }
 }
 
-/// Refuses a file that was not named with `option` and that another user could have written: it decides where the token is sent, or
-/// which files are written.
+/// Refuses a file that another user could have written, unless `option` names it: the file decides where the token is sent or which files are
+/// written.
 pub fn check_owner(path: &Path, option: &str) -> Result<(), Failure> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;

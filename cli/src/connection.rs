@@ -17,7 +17,6 @@ use wholegrain_model::text::escaped;
 
 use crate::client_file::{ClientConfig, nowhere};
 use crate::failure::Failure;
-use crate::output::values;
 use crate::remarks::Remarks;
 use crate::socket::encoded;
 
@@ -364,7 +363,7 @@ pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
         404 => Failure::Usage(format!("{url}{NOT_FOUND}{said}")),
         400..500 => Failure::Usage(said),
         503 => Failure::Unreachable(format!("{url} is too busy: {said}; try again in a moment")),
-        _ => Failure::Unreachable(format!("{url} failed: {said}; the server's log says more")),
+        _ => Failure::Unreachable(format!("{url} failed: {said}; see the server's log")),
     }
 }
 
@@ -399,12 +398,7 @@ impl Response {
 
 /// An HTTP date (RFC 9110, 5.6.7), such as `Sun, 06 Nov 1994 08:49:37 GMT`, in seconds since the Unix epoch.
 fn http_date(text: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let fields: Vec<&str> = text.split_whitespace().collect();
-    let [_, day, month, year, time, "GMT"] = fields[..] else { return None };
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    let parsed = wholegrain_model::Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"), values::now());
-    Some(parsed.ok()?.0.div_euclid(1_000_000_000))
+    Some(jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?.as_second())
 }
 
 fn read_token(path: &Path) -> Result<String, Failure> {
@@ -466,10 +460,7 @@ mod tests {
         assert_eq!(code(401, "").0, 2);
         assert!(code(401, "").1.contains("token_file in client.toml"));
         assert_eq!(code(503, r#"{"error":"16 queries run"}"#).0, 3);
-        assert_eq!(
-            code(500, "oops\nmore"),
-            (3, "https://h:1 failed: status 500: oops; the server's log says more".into())
-        );
+        assert_eq!(code(500, "oops\nmore"), (3, "https://h:1 failed: status 500: oops; see the server's log".into()));
     }
 
     #[test]

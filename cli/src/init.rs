@@ -1,6 +1,6 @@
 //! `wholegrain init`: makes the files of a new installation.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use wholegrain_server::init::InitError;
@@ -58,7 +58,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         print_files(&wholegrain_server::init_system(&args.dir, &options).map_err(failed)?);
         return Ok(());
     }
-    let report = make(&args.dir, &options)?;
+    let report = wholegrain_server::init(&args.dir, &options).map_err(failed)?;
     print_files(&report);
     let dir = args.dir.display();
     println!("\nNext: wholegrain server --config {dir}/server/server.toml");
@@ -72,11 +72,6 @@ pub fn print_files(report: &InitReport) {
     for (verb, paths) in [("made", &report.created), ("changed", &report.changed), ("kept", &report.kept)] {
         paths.iter().for_each(|path| println!("{verb} {}", path.display()));
     }
-}
-
-/// Makes the missing files of an installation.
-pub fn make(dir: &Path, options: &InitOptions) -> Result<InitReport, Failure> {
-    wholegrain_server::init(dir, options).map_err(failed)
 }
 
 /// Maps an error to a wrong command line or a failure.

@@ -148,7 +148,7 @@ fn tree(sensors: &[Sensor<'_>], now: i64, style: Style, out: &mut impl Write) ->
             let properties = format!("[{unit}] {} every {interval}, {}", sensor.kind.name(), last_seen(sensor, now));
             writeln!(out, "{indent}{slash}{level}  {}", style.dim(&properties))?;
         }
-        // The sensor's own name is no open level, even if other sensors lie below it.
+        // The sensor's own name is not an open level, even if other sensors are below it.
         open = levels[..levels.len() - 1].to_vec();
     }
     Ok(())

@@ -82,7 +82,7 @@ fn serve(file: &Path, check: bool) -> Result<(), Failure> {
     let config = ServerConfig::load(file).map_err(Failure::usage)?;
     if check {
         let off = || "off".to_owned();
-        println!("{} is good", file.display());
+        println!("{} is valid", file.display());
         println!("data      {}", config.data.display());
         println!("MQTT/TLS  {}", config.mqtt.tls_listen.clone().unwrap_or_else(off));
         println!("MQTT      {}", config.mqtt.listen.clone().unwrap_or_else(off));

@@ -88,7 +88,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     // Checks that no server runs here and that the ports are free before it writes anything.
     let held = free::check(&server_toml, &options, args.mqtt_port, args.http_port)?;
     let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
-    let report = init::make(&dir, &options)?;
+    let report = wholegrain_server::init(&dir, &options).map_err(init::failed)?;
     ports::change(&dir, &server_toml, args.mqtt_port, args.http_port)?;
     let config = ServerConfig::load(&server_toml).map_err(Failure::usage)?;
     if report.created.is_empty() {

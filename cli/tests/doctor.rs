@@ -126,7 +126,7 @@ fn a_healthy_server_and_agent() {
     let (code, lines) = site.doctor(&SERVER);
     assert_eq!(code, 0, "{lines:#?}");
     for (begin, part) in [
-        ("ok configuration", "server.toml is good"),
+        ("ok configuration", "server.toml is valid"),
         ("ok certificate", "server.pem is valid for another 182"),
         ("ok certificate", "is signed by"),
         ("ok permissions", "server.key is private"),

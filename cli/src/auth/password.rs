@@ -13,7 +13,7 @@ const PASSWORD_BYTES_MAX: u64 = 1024;
 
 /// Asks for the password of `user`, twice and without echo, on a terminal; else reads one line of standard input.
 pub fn read(user: Option<&str>) -> Result<String, Failure> {
-    let password = if io::stdin().is_terminal() { ask(user)? } else { read_line(io::stdin().lock())? };
+    let password = if io::stdin().is_terminal() { prompt(user)? } else { read_line(io::stdin().lock())? };
     check_password(&password)?;
     Ok(password)
 }
@@ -39,8 +39,8 @@ fn read_line(input: impl BufRead) -> Result<String, Failure> {
     Ok(end.unwrap_or(&line).to_owned())
 }
 
-/// Asks twice on the terminal, without echo.
-fn ask(user: Option<&str>) -> Result<String, Failure> {
+/// Reads the password twice from the terminal, without echo.
+fn prompt(user: Option<&str>) -> Result<String, Failure> {
     let of_user = user.map_or(String::new(), |user| format!(" of {user}"));
     let echo_off = EchoOff::begin().map_err(|error| {
         Failure::Failed(format!("cannot switch off the terminal's echo: {error}; give the password on standard input"))

@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use wholegrain_model::{Interval, Timestamp};
 use wholegrain_server::access::Role;
 use wholegrain_server::access::audit::AuditEvent;
@@ -19,10 +20,10 @@ A new token is printed once, on standard output; the server keeps only its hash.
 Revoking a token also ends its streams.
 
 Roles:
-  admin    everything
+  admin    reads, writes and administers everything
   support  reads readings, and metrics and status of the server
-  user     reads readings
-  agent    writes readings, reads nothing
+  user     reads readings, and changes the sampling of own jobs
+  agent    writes readings, and reads nothing
 
 Examples:
   wholegrain auth token create grafana --role user --expires 90d
@@ -58,9 +59,9 @@ struct CreateArgs {
     /// The owner or the purpose of the token
     #[arg(value_name = "NAME")]
     name: String,
-    /// The role: what the token permits
-    #[arg(long, value_enum)]
-    role: RoleArg,
+    /// The role, which decides the permissions
+    #[arg(long, value_parser = role_parser())]
+    role: Role,
     /// The end of its validity: a length of time such as 90d, a date, or never
     #[arg(long, value_name = "WHEN", default_value = "never")]
     expires: String,
@@ -76,27 +77,9 @@ struct RevokeArgs {
     token: String,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum RoleArg {
-    /// Reads, writes and administers everything
-    Admin,
-    /// Reads readings, metrics and status
-    Support,
-    /// Reads readings and own jobs
-    User,
-    /// Writes readings below its name
-    Agent,
-}
-
-impl From<RoleArg> for Role {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::Admin => Role::Admin,
-            RoleArg::Support => Role::Support,
-            RoleArg::User => Role::User,
-            RoleArg::Agent => Role::Agent,
-        }
-    }
+fn role_parser() -> impl TypedValueParser<Value = Role> {
+    let role = |name: String| Role::parse(&name).ok_or("expected the name of a role");
+    PossibleValuesParser::new(Role::ALL.map(Role::name)).try_map(role)
 }
 
 pub fn run(args: &TokenArgs) -> Result<(), Failure> {
@@ -117,7 +100,7 @@ pub fn run(args: &TokenArgs) -> Result<(), Failure> {
         }
         TokenCommand::Create(_) => {
             let Some((create, expires)) = create else { return Ok(()) };
-            let new = NewToken { name: create.name.clone(), role: create.role.into(), expires };
+            let new = NewToken { name: create.name.clone(), role: create.role, expires };
             let (token, entry) = tokens::create(path, &new, now()).map_err(failed)?;
             server.audit(AuditEvent::TokenCreate, &described(&entry));
             let until = entry.expires.as_deref().map_or("does not expire".to_owned(), |when| format!("expires {when}"));

@@ -100,7 +100,7 @@ fn checked_by_itself(findings: &mut Findings, file: &Path) -> bool {
     let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| "wholegrain-agent".into());
     match Command::new(&program).arg("--config").arg(file).args(["--check", "--log-level", "error"]).output() {
         Ok(output) if output.status.success() => {
-            findings.ok(CHECK, format!("{} is good", file.display()));
+            findings.ok(CHECK, format!("{} is valid", file.display()));
             true
         }
         Ok(output) => {
@@ -157,7 +157,7 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
         Err(error) => findings.fail(
             CHECK,
             format!("{}: {error}", mqtt.url),
-            "does the server run, is its name in its certificate, does it know this agent? its log says more",
+            "does the server run, is its name in its certificate, does it know this agent? see its log",
         ),
     }
 }

@@ -85,7 +85,7 @@ fn report_chain(findings: &mut Findings, certificate: &CertificateFile, authorit
     let (shown, authority) = (certificate.file.display(), authority.display());
     match result {
         Ok(()) => findings.ok(CHECK, format!("{shown} is signed by {authority}")),
-        // Reported already.
+        // The check of the expiry has reported it.
         Err(Error::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }

@@ -31,7 +31,7 @@ pub fn check(findings: &mut Findings, file: &Path, client: Option<&Path>) {
             );
         }
     };
-    findings.ok("configuration", format!("{} is good", file.display()));
+    findings.ok("configuration", format!("{} is valid", file.display()));
     secrets(findings, &config);
     let pid = data(findings, &config);
     machine::open_files(findings, config.mqtt.limits.connections_max, pid);
@@ -141,11 +141,7 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
             }
         }
         Err(failure) if runs => {
-            return findings.fail(
-                CHECK,
-                text(&failure),
-                "the server's log says more (journalctl -u wholegrain-server)",
-            );
+            return findings.fail(CHECK, text(&failure), "see the server's log (journalctl -u wholegrain-server)");
         }
         Err(failure) => {
             return findings.warn(CHECK, text(&failure), "no server runs here: systemctl start wholegrain-server");

@@ -1,4 +1,4 @@
-//! Readings to export, and what an import reads of the files' metadata.
+//! Readings to export, and the metadata of the files, which an import reads.
 
 use std::collections::BTreeMap;
 

@@ -31,7 +31,8 @@ use sha2::Digest;
 
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::output::{confirm, print_json_lines, style};
+use crate::output::style::{self, Style};
+use crate::output::{confirm, print_json_lines};
 use bad::BadLines;
 use names::Names;
 use options::{Common, CsvOptions, Empty, LDMS, Shape};
@@ -198,9 +199,7 @@ impl FileImport<'_> {
         if header.is_some() {
             plan.skip = 0;
         }
-        let mut shown = Vec::new();
-        plan.show(shape, &first, style::on_stderr(), &mut shown).map_err(Failure::writing("standard error"))?;
-        self.present(&shown, || plan.json(shape, &first))?;
+        self.present(|style, out| plan.show(shape, &first, style, out), || plan.json(shape, &first))?;
         let piece_bytes = PART_READINGS * plan.line_bytes / plan.line_readings.max(1.0);
         let piece_bytes = piece_bytes.clamp(PIECE_BYTES.0, PIECE_BYTES.1) as usize;
         hash.update(plan.text());
@@ -215,9 +214,7 @@ impl FileImport<'_> {
 
     fn table(&self, plan: TablePlan, shape: &Shape, mut hash: sha2::Sha256) -> Result<u64, Failure> {
         let first = plan.first(shape)?;
-        let mut shown = Vec::new();
-        plan.show(shape, &first, style::on_stderr(), &mut shown).map_err(Failure::writing("standard error"))?;
-        self.present(&shown, || plan.json(shape, &first))?;
+        self.present(|style, out| plan.show(shape, &first, style, out), || plan.json(shape, &first))?;
         hash.update(plan.text());
         let id = id(hash);
         let run = |each: &mut dyn FnMut(pass::Prepared) -> Result<(), Failure>, _: &mut dyn FnMut(u64)| {
@@ -227,11 +224,17 @@ impl FileImport<'_> {
     }
 
     /// Shows the plan, and asks for a confirmation.
-    fn present(&self, shown: &[u8], json: impl Fn() -> serde_json::Value) -> Result<(), Failure> {
+    fn present(
+        &self,
+        show: impl FnOnce(Style, &mut Vec<u8>) -> io::Result<()>,
+        json: impl FnOnce() -> serde_json::Value,
+    ) -> Result<(), Failure> {
         if self.common.json {
             print_json_lines([json!({ "plan": json() })])?;
         } else {
-            io::stderr().write_all(shown).map_err(Failure::writing("standard error"))?;
+            let mut text = Vec::new();
+            let shown = show(style::on_stderr(), &mut text).and_then(|()| io::stderr().write_all(&text));
+            shown.map_err(Failure::writing("standard error"))?;
         }
         if self.common.dry_run || self.common.yes {
             return Ok(());

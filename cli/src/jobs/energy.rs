@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use wholegrain_api::{JobEnergy, JobEnergyTotal, paths};
 
 use crate::client_file::ClientOption;
@@ -33,12 +34,14 @@ pub struct EnergyArgs {
     /// The sensors that measure a node, instead of the server's setting: a pattern below the node's prefix, or several joined by " + ". Can be repeated; the first that a node has counts
     #[arg(long, value_name = "PATTERN")]
     meter: Vec<String>,
-    /// The job's share of the energy of a node with other jobs [default: the server's setting]
-    #[arg(long, value_enum)]
-    share: Option<ShareArg>,
-    /// The source of the measurements [default: the nodes, if any is measured]
-    #[arg(long, value_enum)]
-    source: Option<SourceArg>,
+    /// The job's share of the energy of a node with other jobs: its part of the allocated cores, or of the CPU time of all jobs there, or all [default: the server's setting]
+    #[arg(long, value_parser = PossibleValuesParser::new([
+        PossibleValue::new("cores"), PossibleValue::new("cpu-time").alias("cpu_time"), PossibleValue::new("all"),
+    ]))]
+    share: Option<String>,
+    /// The source of the measurements: the sensors of each node, or of the facility, with an equal part for each node [default: the nodes, if any is measured]
+    #[arg(long, value_parser = ["node", "facility"])]
+    source: Option<String>,
     /// Also show each node
     #[arg(long)]
     nodes: bool,
@@ -49,39 +52,11 @@ pub struct EnergyArgs {
     client: ClientOption,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ShareArg {
-    /// The job's part of the allocated cores
-    Cores,
-    /// The job's part of the CPU time of all jobs on the node
-    #[value(alias = "cpu_time")]
-    CpuTime,
-    /// All of the node's energy
-    All,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SourceArg {
-    /// The sensors of each node
-    Node,
-    /// The sensors of the facility, with an equal part for each node
-    Facility,
-}
-
 pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let mut parameters: Vec<_> = args.meter.iter().map(|meter| ("pattern", meter.clone())).collect();
-    parameters.extend(args.share.map(|share| {
-        let name = match share {
-            ShareArg::Cores => "cores",
-            ShareArg::CpuTime => "cpu_time",
-            ShareArg::All => "all",
-        };
-        ("share", name.to_owned())
-    }));
-    parameters.extend(
-        args.source.map(|source| ("source", if source == SourceArg::Node { "node" } else { "facility" }.to_owned())),
-    );
+    parameters.extend(args.share.iter().map(|share| ("share", share.replace('-', "_"))));
+    parameters.extend(args.source.iter().map(|source| ("source", source.clone())));
     let energy: JobEnergy = args.job.find(&connection, paths::JOB_ENERGY, parameters)?.json()?;
     match args.format {
         ResultFormat::Json => print_json(&energy)?,

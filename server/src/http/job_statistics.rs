@@ -218,3 +218,20 @@ fn spread_csv(spread: &ValueStatistics) -> String {
 fn number(value: Option<f64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_end_outside_of_the_jobs_time_is_refused() {
+        let job = (100, 200);
+        let range = |from: Option<i64>, to: Option<i64>| range_in(job, from.map(Timestamp), to.map(Timestamp)).ok();
+        assert_eq!(range(None, None), Some(job));
+        assert_eq!(range(Some(150), None), Some((150, 200)));
+        assert_eq!(range(Some(300), None), None, "the job has ended");
+        assert_eq!(range(None, Some(50)), None, "the job had not begun");
+        assert_eq!(range(Some(300), Some(400)), Some((300, 400)));
+        assert_eq!(range(Some(4), Some(3)), None);
+    }
+}

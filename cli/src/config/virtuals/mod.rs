@@ -218,7 +218,7 @@ fn definitions(server: &Connection, patterns: &[Pattern]) -> Result<Vec<VirtualS
 
 fn none_there() -> Failure {
     Failure::NothingMatched(
-        "there is no such virtual sensor; `wholegrain config virtual define` and `apply` make some".to_owned(),
+        "no such virtual sensor; `wholegrain config virtual define` and `apply` define virtual sensors".to_owned(),
     )
 }
 

@@ -65,14 +65,14 @@ fn gather(connection: &Connection, records: JobRecords, now: i64) -> Result<JobR
         JobReadings::new(connection, &records, (job.from.0, job.from.0.saturating_add(length(job, now))));
     let sensors = sensors::fetch(connection, &records.patterns("**")?)?;
     let sensors: Vec<&Sensor<'_>> = sensors.iter().filter(|sensor| records.place(&sensor.path).is_some()).collect();
-    let counts = if sensors.is_empty() { BTreeMap::new() } else { readings.ask("**", None, "count")? };
+    let counts = if sensors.is_empty() { BTreeMap::new() } else { readings.aggregate("**", None, "count")? };
     let groups = groups(&records, &sensors, &counts, now);
     let mut statistics: Vec<JobNodeUsage> = allocations.iter().map(of_record).collect();
     let has =
         |name: &str| sensors.iter().any(|sensor| records.place(&sensor.path).is_some_and(|(_, rest)| rest == name));
     if has("cpu/usage") {
         let used = readings.spread("cpu/usage", Some("rate"))?;
-        let seconds = readings.ask("cpu/usage", Some("delta"), "sum")?;
+        let seconds = readings.aggregate("cpu/usage", Some("delta"), "sum")?;
         for (index, one) in statistics.iter_mut().enumerate() {
             one.cpus_used = used.get(&index).copied();
             one.cpu_s = one.cpu_s.or_else(|| readings.of(&seconds, index, "cpu/usage"));
@@ -94,7 +94,7 @@ fn gather(connection: &Connection, records: JobRecords, now: i64) -> Result<JobR
         ("io/write_bytes", |one| &mut one.written_bytes),
     ] {
         if has(name) && statistics.iter_mut().any(|one| of(one).is_none()) {
-            let sums = readings.ask(name, Some("delta"), "sum")?;
+            let sums = readings.aggregate(name, Some("delta"), "sum")?;
             for (index, one) in statistics.iter_mut().enumerate() {
                 let value = of(one);
                 *value = value.or_else(|| readings.of(&sums, index, name));

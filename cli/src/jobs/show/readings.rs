@@ -70,7 +70,7 @@ impl<'a> JobReadings<'a> {
     }
 
     /// One value of each sensor over the whole range, by path.
-    pub fn ask(&mut self, below: &str, op: Option<&str>, agg: &str) -> Result<BTreeMap<String, f64>, Failure> {
+    pub fn aggregate(&mut self, below: &str, op: Option<&str>, agg: &str) -> Result<BTreeMap<String, f64>, Failure> {
         let mut parameters = vec![("agg", agg.to_owned())];
         parameters.extend(op.map(|op| ("op", op.to_owned())));
         let (records, mut values) = (self.records, BTreeMap::new());
@@ -90,14 +90,19 @@ impl<'a> JobReadings<'a> {
 
     /// The least, mean and greatest value of a metric on each node.
     pub fn spread(&mut self, below: &str, op: Option<&str>) -> Result<BTreeMap<usize, ValueRange>, Failure> {
-        let [min, mean, max] = [self.ask(below, op, "min")?, self.ask(below, op, "mean")?, self.ask(below, op, "max")?];
+        let [min, mean, max] =
+            [self.aggregate(below, op, "min")?, self.aggregate(below, op, "mean")?, self.aggregate(below, op, "max")?];
         Ok(self.spreads([(below, &min), (below, &mean), (below, &max)]))
     }
 
-    /// The same for a metric that keeps windows in place of samples.
+    /// The same for a metric that keeps windows instead of samples.
     pub fn spread_of_windows(&mut self, below: &str) -> Result<BTreeMap<usize, ValueRange>, Failure> {
         let [min, mean, max] = ["min", "mean", "max"].map(|agg| format!("{below}/{agg}"));
-        let values = [self.ask(&min, None, "min")?, self.ask(&mean, None, "mean")?, self.ask(&max, None, "max")?];
+        let values = [
+            self.aggregate(&min, None, "min")?,
+            self.aggregate(&mean, None, "mean")?,
+            self.aggregate(&max, None, "max")?,
+        ];
         Ok(self.spreads([(&min, &values[0]), (&mean, &values[1]), (&max, &values[2])]))
     }
 

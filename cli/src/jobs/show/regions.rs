@@ -24,7 +24,7 @@ impl RegionClock {
                 self.since = Some(time);
                 self.count += 1;
             }
-            // A gap says nothing: it is not known how long the region went on.
+            // After a gap the end of the region is unknown.
             (Some(since), Some(depth)) if depth <= 0.0 => {
                 self.ns += time.saturating_sub(since);
                 self.since = None;
