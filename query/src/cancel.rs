@@ -1,4 +1,4 @@
-//! Ends scans of a request whose client has gone.
+//! Ends the scans of a request whose client has disconnected.
 
 use std::sync::Arc;
 
@@ -71,18 +71,17 @@ mod tests {
     use wholegrain_model::Kind;
 
     use super::*;
-    use crate::jobs::tests::{Fake, sensor};
+    use crate::jobs::tests::{readings, sensor};
 
     #[test]
-    fn a_long_scan_ends_when_nobody_waits() {
-        let readings: Vec<(i64, f64)> = (0..70).map(|at| (at, 1.0)).collect();
+    fn a_cancelled_scan_ends() {
         for (waits, chunks) in [(usize::MAX, 10), (3, 3), (0, 0)] {
             let asked = Arc::new(AtomicUsize::new(0));
             let is_over = {
                 let asked = asked.clone();
                 move || asked.fetch_add(1, Relaxed) >= waits
             };
-            let snapshot = CancellableSnapshot::new(Box::new(Fake(readings.clone())), is_over);
+            let snapshot = CancellableSnapshot::new(Box::new(readings((0..70).map(|at| (at, 1.0)))), is_over);
             let reader = snapshot.open(&mut std::iter::empty()).unwrap();
             let sensor = sensor("/a", "W", Kind::Gauge);
             assert_eq!(reader.scan(&ScanRequest::readings(&sensor, 0, 70)).unwrap().parts.count(), chunks);

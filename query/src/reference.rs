@@ -1,4 +1,4 @@
-//! A second, slow implementation of every rule, written from the documentation alone, and random queries put to both.
+//! A slow reference implementation of every rule, written from the documentation, and random queries that compare both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ pub(crate) const MS: i64 = 1_000_000;
 pub(crate) type Samples = Vec<(i64, Option<Value>)>;
 pub(crate) type Rows = Vec<(i64, Option<f64>)>;
 
-/// Readings in memory, cut into chunks of a few samples.
+/// Readings in memory, in chunks of a few samples. A sensor's id is its index.
 #[derive(Clone)]
-struct Fake {
-    samples: Vec<Samples>,
-    chunk_samples: usize,
+pub(crate) struct Readings {
+    pub samples: Vec<Samples>,
+    pub chunk_samples: usize,
 }
 
-impl ReadSnapshot for Fake {
+impl ReadSnapshot for Readings {
     fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl SnapshotReader for Fake {
+impl SnapshotReader for Readings {
     fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
         let ScanRequest { sensor, from, to, .. } = *request;
         let inside = self.samples[sensor.id.0 as usize].iter().filter(|s| (from..to).contains(&s.0)).copied();
@@ -44,7 +44,7 @@ impl SnapshotReader for Fake {
     }
 }
 
-fn chunk(part: &[(i64, Option<Value>)], value_type: ValueType) -> Chunk {
+pub(crate) fn chunk(part: &[(i64, Option<Value>)], value_type: ValueType) -> Chunk {
     let mut gaps = Gaps::default();
     for (i, sample) in part.iter().enumerate() {
         if sample.1.is_none() {
@@ -86,10 +86,10 @@ pub(crate) fn answer(
     samples: Vec<Samples>,
     query: &Query,
 ) -> Result<QueryResult, QueryError> {
-    run_on(Box::new(Fake { samples, chunk_samples: 7 }), sensors, query)
+    run_on(Box::new(Readings { samples, chunk_samples: 7 }), sensors, query)
 }
 
-/// All rows of an answer, by sensor.
+/// All rows of a result, by sensor.
 pub(crate) fn collect(result: QueryResult) -> BTreeMap<String, Rows> {
     let mut rows: BTreeMap<String, Rows> = BTreeMap::new();
     for batch in result.batches {
@@ -116,7 +116,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<(String, i64, Option<f64>)> {
     (0..batch.num_rows()).map(|row| (name(row), times.value(row), value(row))).collect()
 }
 
-/// The rules once more, over all samples of a sensor at once and in floats only.
+/// The rules, over all samples of a sensor at once and in floats only.
 pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
     let (from, to) = (query.from.0, query.to.0);
     let seen = samples;
@@ -213,8 +213,8 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
     windows.into_iter().map(|(start, values)| (start, naive_agg(query.agg.unwrap_or(default), &values))).collect()
 }
 
-/// Whether there is no hole between sample `i` and the one before: they are at most three intervals apart, or there are three spacings in a row of
-/// which theirs is one and the others are from two thirds to one and a half times as long; a day is the most.
+/// Whether there is no hole between sample `i` and the previous one: they are at most three intervals apart, or their spacing, up to a day, is one of
+/// three successive ones of which the others are two thirds to one and a half times as long.
 pub(crate) fn naive_joined(sensor: &SensorInfo, samples: &Samples, i: usize) -> bool {
     if i == 0 {
         return false;
@@ -299,7 +299,6 @@ pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
     Query { every, agg, op, ..query(from, from + random.below(4_000) as i64 * MS) }
 }
 
-/// From the environment, or of the time; printed.
 #[track_caller]
 pub(crate) fn assert_close(found: &Rows, expected: &Rows, context: &str) {
     let near =
@@ -405,7 +404,7 @@ fn values_keep_their_last_digit() {
 }
 
 #[test]
-fn nan_and_infinities_without_an_operation_are_as_recorded() {
+fn nan_and_infinities_stay_unchanged_without_an_operation() {
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0];
     let samples = odd.iter().enumerate().map(|(i, v)| (i as i64, Some(Value::Float(*v)))).collect();
     let result = answer(vec![sensor(0, "/a", Kind::Gauge, ValueType::Float)], vec![samples], &query(0, 10)).unwrap();
@@ -436,7 +435,7 @@ fn the_first_sample_of_the_range_has_a_rate() {
 }
 
 #[test]
-fn refused_with_what_to_change() {
+fn invalid_queries_are_refused_with_advice() {
     let gauge = sensor(0, "/g", Kind::Gauge, ValueType::Int);
     let counter = sensor(1, "/c", Kind::Counter, ValueType::Int);
     let check = |query: Query, part: &str| {
@@ -459,7 +458,7 @@ fn refused_with_what_to_change() {
 }
 
 #[test]
-fn units_of_sensors_that_differ_are_listed_in_order() {
+fn different_units_are_listed_in_order() {
     let bytes = sensor(0, "/a", Kind::Counter, ValueType::Int);
     let seconds = SensorInfo { unit: "s".into(), ..sensor(1, "/b", Kind::Counter, ValueType::Int) };
     let rate = Query { op: Some(Op::Rate), ..query(0, 10) };
@@ -482,7 +481,7 @@ fn extremes_of_time_do_not_overflow() {
 }
 
 #[test]
-fn a_store_that_fails_ends_the_answer_with_its_error() {
+fn an_error_of_the_store_ends_the_result() {
     #[derive(Clone)]
     struct Failing;
     impl ReadSnapshot for Failing {
@@ -522,7 +521,7 @@ impl SnapshotReader for Mixed {
 }
 
 #[test]
-fn values_that_an_answer_cannot_show_are_noted() {
+fn values_that_a_result_cannot_represent_are_noted() {
     let int = sensor(0, "/int", Kind::Gauge, ValueType::Int);
     let float = sensor(1, "/float", Kind::Gauge, ValueType::Float);
     let ask = |sensors: &[&SensorInfo], query: &Query| {

@@ -1,4 +1,4 @@
-//! Sums over time: those over the parts of a range are those over the whole, and a note says what they leave out.
+//! Sums over time: sums over parts of a range add up to the sum over the range, and notes list omitted times.
 
 use wholegrain_model::{Kind, Timestamp, Value, ValueType};
 use wholegrain_store::SensorInfo;
@@ -10,7 +10,7 @@ use crate::{Agg, Op, Query};
 const MIN: i64 = 60_000 * MS;
 const H: i64 = 60 * MIN;
 
-/// The sum of one sensor over a range, and the notes.
+/// The sum of one sensor over a range, with the notes.
 fn sum(sensor: &SensorInfo, samples: &Samples, op: Op, (from, to): (i64, i64)) -> (f64, Vec<String>) {
     let query = Query { op: Some(op), agg: Some(Agg::Sum), ..query(from, to) };
     let mut result = answer(vec![sensor.clone()], vec![samples.clone()], &query).unwrap();
@@ -25,7 +25,7 @@ fn sum(sensor: &SensorInfo, samples: &Samples, op: Op, (from, to): (i64, i64)) -
 }
 
 #[test]
-fn sums_of_parts_are_the_sum_of_the_whole() {
+fn sums_of_parts_add_up_to_the_whole() {
     let seed = seed();
     let mut random = Random::new(seed);
     let mut compared = 0;
@@ -78,13 +78,13 @@ fn sums_of_parts_are_the_sum_of_the_whole() {
     assert!(compared > 3_000, "only {compared} parts compared");
 }
 
-/// Readings so far apart, of a meter that counts so much from one to the next.
+/// The readings of a meter, with their spacing and the increase between two.
 fn meter(every: i64, step: i64, count: i64) -> Samples {
     (0..count).map(|at| (at * every, Some(Value::Int(at * step)))).collect()
 }
 
 #[test]
-fn a_day_of_a_slow_meter_is_whole() {
+fn a_day_of_a_slow_meter_is_complete() {
     // Nobody has said how far apart the readings are, and then that they are a minute apart, as they are since.
     for interval_ns in [0, MIN as u64] {
         let info = SensorInfo { interval_ns, ..sensor(0, "/meter", Kind::Counter, ValueType::Int) };
@@ -106,7 +106,7 @@ fn a_day_of_a_slow_meter_is_whole() {
 }
 
 #[test]
-fn a_boost_costs_no_reading() {
+fn an_interval_override_loses_no_reading() {
     // 10 s, then 1 s for a minute, then 10 s again; while it is boosted the interval is 1 s.
     let s = 1000 * MS;
     let times = (0..60).map(|at| at * 10 * s).chain((600..660).map(|at| at * s)).chain((66..120).map(|at| at * 10 * s));
@@ -122,7 +122,7 @@ fn a_boost_costs_no_reading() {
 }
 
 #[test]
-fn what_a_sum_leaves_out_is_noted() {
+fn omitted_times_are_noted() {
     let info = SensorInfo { interval_ns: MIN as u64, ..sensor(0, "/meter", Kind::Counter, ValueType::Int) };
     let mut samples = meter(MIN, 1, 600);
     samples.retain(|sample| !(100 * MIN..130 * MIN).contains(&sample.0) && !(400 * MIN..410 * MIN).contains(&sample.0));
@@ -136,10 +136,10 @@ fn what_a_sum_leaves_out_is_noted() {
     let mut odd = samples.clone();
     odd.iter_mut().filter(|sample| sample.0 >= 130 * MIN).for_each(|sample| sample.0 += 658_516_736);
     assert!(sum(&info, &odd, Op::Delta, (0, 300 * MIN)).1[0].contains("(1861s in all"));
-    // An interval that people set bridges them.
+    // An interval that users set bridges them.
     let set = SensorInfo { interval_ns: 15 * MIN as u64, ..info.clone() };
     assert_eq!(sum(&set, &samples, Op::Delta, (0, 600 * MIN)), (599.0, vec![]));
-    // Outside the holes there is no note; of very many sensors not each is named.
+    // There is no note outside the holes, and a note names only some of many sensors.
     assert_eq!(sum(&info, &samples, Op::Delta, (140 * MIN, 300 * MIN)), (160.0, vec![]));
     let many: Vec<_> = (0..20)
         .map(|id| SensorInfo { path: format!("/m{id:02}").into(), id: wholegrain_store::SensorId(id), ..info.clone() })
@@ -162,7 +162,7 @@ fn rows(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
 }
 
 #[test]
-fn the_mean_of_a_rate_is_how_much_over_how_long() {
+fn the_mean_of_a_rate_is_the_increase_over_its_time() {
     let seed = seed();
     let mut random = Random::new(seed);
     let s = 1000 * MS;
@@ -196,7 +196,7 @@ fn the_mean_of_a_rate_is_how_much_over_how_long() {
 }
 
 #[test]
-fn the_mean_over_time_is_the_area_over_its_time() {
+fn the_time_weighted_mean_is_the_area_over_its_time() {
     let s = 1000 * MS;
     let info =
         SensorInfo { interval_ns: 10 * s as u64, unit: "W".into(), ..sensor(0, "/p", Kind::Gauge, ValueType::Float) };
@@ -218,7 +218,7 @@ fn the_mean_over_time_is_the_area_over_its_time() {
 }
 
 #[test]
-fn a_mean_is_of_the_readings_of_its_window_and_of_the_lines_beside_them() {
+fn a_mean_covers_the_readings_of_its_window_and_the_lines_next_to_them() {
     let s = 1000 * MS;
     let info = SensorInfo { interval_ns: 10 * s as u64, ..sensor(0, "/p", Kind::Gauge, ValueType::Float) };
     let means = |samples: &[(i64, f64)], every: i64, (from, to): (i64, i64)| {

@@ -1,5 +1,5 @@
-//! What a node's agent sends of a counter of 60 a second around a step of the clock by -5 s, and what queries make of it: the agent samples
-//! no time twice, and a gap stands 1 ns before the first sample after the step (docs/clock-steps.md).
+//! Queries of a counter with 60 increments a second around a clock step of -5 s. The agent samples no time twice, and sends a gap 1 ns before the first
+//! sample after the step (docs/clock-steps.md).
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
@@ -12,10 +12,10 @@ use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
-/// Aligned with every window.
+/// A time aligned with every window.
 const START: i64 = 1_769_860_800 * SECOND;
 
-/// Time and value of each sample: every second, the clock is stepped back by 5 s after 100 s, and is past where it was 5 s later.
+/// Time and value of each sample: one a second; after 100 s the clock steps back by 5 s, and 5 s later it passes its earlier value.
 fn samples() -> Vec<(i64, Option<i64>)> {
     let before = (0..=100).map(|second| (START + second * SECOND, Some(second * 60)));
     let gap = (START + 101 * SECOND - 1, None);
@@ -43,7 +43,7 @@ fn values(store: &Store, op: Op, every: Option<i64>) -> Vec<Option<f64>> {
 }
 
 #[test]
-fn no_rate_and_no_difference_goes_over_a_step_back() {
+fn rates_and_differences_do_not_cross_a_step_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap().0;
     let sensor = SensorDef { wraps_at: Some(1 << 32), ..SensorDef::counter("packets", "1", "") };

@@ -1,4 +1,4 @@
-//! An answer that lacks readings because a block is damaged says so.
+//! A result reports readings that are missing because a block is damaged.
 
 use std::path::{Path, PathBuf};
 

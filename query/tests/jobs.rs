@@ -1,5 +1,5 @@
-//! A query over a job answers for each of its sensors as the same query over that sensor and the job's time on its node: random jobs, readings and
-//! queries, over blocks, tiers and what is not sealed yet.
+//! A query over a job gives each sensor the same rows as a query over that sensor in the job's time on its node: random jobs, readings and queries, over
+//! blocks, tiers and the head.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn schema(node: usize) -> Schema {
     Schema::new(SensorPath::new(format!("/s/n{node}")).unwrap(), "g", sensors).unwrap()
 }
 
-/// Two hours of readings a second on every node, with gaps and holes, some of it sealed and in tiers.
+/// Two hours with a reading each second on every node, with gaps and holes, partly sealed and in tiers.
 fn fill(store: &Store, random: &mut Random) {
     for node in 0..NODES {
         let schema = schema(node);
@@ -146,7 +146,7 @@ fn of_job(store: &Store, job: &Arc<JobScope>, query: &Query) -> Rows {
     rows(run_in_job(Box::new(store.snapshot()), job, sensors, query).unwrap())
 }
 
-/// What the same query gives over each sensor alone in its part of the range.
+/// The rows of the same query over each sensor alone in its part of the range.
 fn expected(store: &Store, job: &JobScope, query: &Query) -> Rows {
     let mut expected = Rows::new();
     for sensor in store.sensors(&query.patterns) {
@@ -174,7 +174,7 @@ fn expected(store: &Store, job: &JobScope, query: &Query) -> Rows {
 }
 
 #[test]
-fn a_query_over_a_job_is_one_over_each_sensors_part_of_the_range() {
+fn a_query_over_a_job_equals_queries_over_each_sensors_part_of_the_range() {
     let mut random = Random::seeded();
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
@@ -228,7 +228,7 @@ fn a_query_over_a_job_is_one_over_each_sensors_part_of_the_range() {
 }
 
 #[test]
-fn only_ones_own_job_is_found() {
+fn users_find_only_their_own_jobs() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     put(&store, vec![record("5", 0, START, Some(START + SECOND)), record("5", 0, START + 60 * SECOND, None)]);

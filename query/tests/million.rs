@@ -1,13 +1,13 @@
-//! Patterns that match a million sensors: lists come a page at a time, queries ask to narrow, and neither needs much memory.
+//! Patterns that match a million sensors: lists are paged, queries are refused with advice, and both use little memory.
 
 use wholegrain_model::{Interval, Kind, Pattern, SensorPath, Timestamp, ValueType};
 use wholegrain_query::{Across, Agg, Query, SENSORS_MAX, run};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 const SENSORS: usize = 1_000_000;
-/// Sensors of a node.
+/// The sensors of one node.
 const NODE_SENSORS: usize = 1_000;
-/// What a page at a time may add to the memory in use, and what a query over 100,000 sensors may, MiB.
+/// The most additional memory for pages, and for a query over 100,000 sensors, MiB.
 const PAGES_MIB_MAX: u64 = 32;
 const QUERY_MIB_MAX: u64 = 160;
 
@@ -18,7 +18,7 @@ fn memory(name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
 }
 
-/// How much more memory was in use at a time while `work` ran than before it.
+/// The most additional memory in use while `work` runs.
 fn peak(work: impl FnOnce()) -> u64 {
     // Resets the peak of memory (proc(5), clear_refs).
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
@@ -49,7 +49,7 @@ fn query(pattern: &str) -> Query {
 }
 
 #[test]
-fn a_million_sensors_are_listed_and_asked_within_bounds() {
+fn a_million_sensors_are_listed_and_queried_within_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
     for start in (0..SENSORS).step_by(50_000) {

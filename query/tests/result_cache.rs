@@ -27,18 +27,18 @@ use wholegrain_transport::payload::encode_batch;
 const SECOND: i64 = 1_000_000_000;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
-/// The longest pieces that are kept.
+/// The longest cached pieces.
 const PIECE: i64 = 6 * HOUR;
 const START: i64 = 20_000 * 24 * HOUR;
 const ROUNDS: u64 = 1;
 const STEPS: u64 = 110;
-/// Late batches while others ask, each time.
+/// Late batches during concurrent queries, each time.
 const RACES: u64 = 8;
-/// Enough that members are added up in several parts.
+/// Enough members for several parts.
 const CORES: usize = 18;
-/// Of sums of windows: chunks end elsewhere when pieces are kept, so that their sums are added up in another order.
+/// The tolerance for sums of windows: with cached pieces chunks end at other times, so that sums are added in another order.
 const ROUNDING: f64 = 1e-12;
-/// The most sensors that come to be after the first ones.
+/// The most sensors that are added later.
 const SCHEMALESS_MAX: u64 = 4;
 
 /// The same space without a result cache.
@@ -130,13 +130,13 @@ fn open(dir: &Path) -> Store {
 struct World {
     random: Random,
     dir: tempfile::TempDir,
-    /// Nothing only while it is closed.
+    /// `None` only while it is closed.
     uncached: Option<Uncached>,
     /// The newest time so far.
     time: i64,
     seq: u64,
     schemaless: u64,
-    /// Kept results used, and kept, by stores that were closed.
+    /// Cache hits and insertions of closed stores.
     used: (u64, u64),
 }
 
@@ -169,7 +169,7 @@ impl World {
         self.time - self.random.below(hours * 3_600) as i64 * SECOND
     }
 
-    /// A batch of an agent: what comes next, or late.
+    /// A batch of an agent: the next one, or a late one.
     fn append(&mut self, late: bool) {
         let agents: &[&str] =
             if self.time - START > 20 * HOUR { &["n1", "n1", "n2", "n2", "n3"] } else { &["n1", "n2"] };
@@ -199,7 +199,7 @@ impl World {
         self.store().append_blocking(payload.into()).unwrap();
     }
 
-    /// Single readings, of sensors that may be new.
+    /// Single readings, possibly of new sensors.
     fn readings(&mut self) {
         if self.schemaless < SCHEMALESS_MAX && self.random.chance(30) {
             self.schemaless += 1;
@@ -260,7 +260,7 @@ impl World {
         self.store().delete(&Deletion { patterns: vec![Pattern::new(pattern).unwrap()], from, to }).unwrap();
     }
 
-    /// A reading near the end of a piece, where there are no others, then the next one: what is between the two changes in both pieces.
+    /// A single reading near the end of a piece, then the next one, which changes both pieces.
     fn edge(&mut self) {
         let path = self.random.pick(&["/lab/n1/power", "/lab/n2/power"]);
         let edge = self.before(40) / PIECE * PIECE;
@@ -319,7 +319,7 @@ impl World {
         self.used = (self.used.0 + stats.result_cache_hits, self.used.1 + stats.result_cache_stored);
     }
 
-    /// Closed and opened; or opened as it was on the disk while it was open, as after a kill.
+    /// Closes and opens the store, or opens a copy of its files, as after a kill.
     fn restart(&mut self) {
         self.count();
         if self.random.chance(50) {
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// Something comes late, and nobody asks until everything in memory is gone.
+    /// Late readings arrive, and the next query follows a restart.
     fn unnoticed(&mut self) {
         let all = question("/v/*", self.time - 40 * HOUR, self.time, None, None);
         self.compare(&all);
@@ -404,7 +404,7 @@ impl World {
         }
     }
 
-    /// A view of before, read while readings come: it gives what was there, and nothing of it is kept that is out of date.
+    /// Reads an older snapshot while readings arrive: it has the older readings, and no outdated result is cached.
     fn straddle(&mut self) {
         let sensors = self.space().sensors(&[Pattern::new("/v/*").unwrap()]);
         let sensor = self.random.pick(&sensors);
@@ -426,7 +426,7 @@ impl World {
         self.compare(&question(&sensor.path, from, to, None, None));
     }
 
-    /// Two ask while something comes late into what they ask for.
+    /// Two concurrent queries while late readings arrive in their range.
     fn race(&mut self) {
         let from = self.before(30) / HOUR * HOUR;
         let to = from + 2 * HOUR;
@@ -523,7 +523,7 @@ fn answer(store: &dyn ReadStore, query: &Query) -> Vec<(String, i64, Option<f64>
     rows
 }
 
-/// The rows of a scan; before and after each chunk something may happen.
+/// The rows of a scan, with an action before and after each chunk.
 fn rows(
     snapshot: &dyn ReadSnapshot,
     sensor: &SensorInfo,
@@ -567,7 +567,7 @@ fn round(seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn with_what_is_kept_answers_are_as_they_are_without() {
+fn results_are_the_same_with_and_without_the_cache() {
     let first = seed();
     for seed in first..first + ROUNDS {
         match std::panic::catch_unwind(|| round(seed)) {
@@ -587,7 +587,7 @@ fn with_what_is_kept_answers_are_as_they_are_without() {
 }
 
 #[test]
-fn what_retention_took_out_of_a_block_is_in_no_result_after_a_restart() {
+fn after_a_restart_no_result_has_readings_that_retention_removed_from_a_block() {
     let mut world = World::new(1);
     for hour in 0..60 {
         for agent in ["n1", "n2"] {
@@ -612,7 +612,7 @@ fn what_retention_took_out_of_a_block_is_in_no_result_after_a_restart() {
     world.compare(&all);
 }
 
-/// Somebody asks from the first reading of an archive on: between it and today there is nothing to compute, and nothing to keep.
+/// A query from the first reading of an archive to today: in between there is nothing to compute or to cache.
 #[test]
 fn years_without_readings_cost_neither_time_nor_files() {
     let mut world = World::new(1);

@@ -104,7 +104,7 @@ fn answer(store: &Store, query: &Query) -> (Rows, Option<Interval>, Vec<String>)
     (rows, result.tier, warnings)
 }
 
-/// Means over time are rounded on the way: `rounds`.
+/// With `rounds`, results can differ by rounding, as time-weighted means do.
 #[track_caller]
 fn same(found: &Rows, expected: &Rows, rounds: bool, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
@@ -156,7 +156,7 @@ fn compare(tiered: &Store, raw: &Store, random: &mut Random, used: &mut usize) {
 }
 
 #[test]
-fn a_tier_answers_as_its_readings_would() {
+fn a_tier_gives_the_same_result_as_its_readings() {
     let mut random = Random::seeded();
     let mut used = 0;
     for _ in 0..6 {
@@ -213,7 +213,7 @@ fn irregular(from: i64, random: &mut Random) -> Vec<i64> {
 }
 
 #[test]
-fn a_mean_of_windows_is_that_of_readings_that_are_gone() {
+fn a_mean_of_windows_equals_that_of_the_deleted_readings() {
     let mut random = Random::seeded_or(4711);
     let (mut compared, mut with_note) = (0, 0);
     {
@@ -292,7 +292,7 @@ fn lone_and_slow(store: &Store) {
 }
 
 #[test]
-fn windows_tell_of_readings_that_are_gone_whether_lines_lead_to_the_first_and_the_last_of_a_day() {
+fn windows_store_whether_lines_join_the_first_and_last_deleted_reading_of_a_day() {
     let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let tiers = [10, 300, 3_600].map(|seconds| (Interval::from_s(seconds), None)).to_vec();
     let rule = RetentionRule { pattern: Pattern::new("/n/**").unwrap(), raw: Some(Interval::from_s(86_400)), tiers };
@@ -315,7 +315,7 @@ fn windows_tell_of_readings_that_are_gone_whether_lines_lead_to_the_first_and_th
 }
 
 #[test]
-fn a_mean_of_a_sensor_that_has_coarser_windows_only_knows_the_lines_at_both_ends() {
+fn a_mean_from_coarser_windows_includes_the_lines_at_both_ends() {
     let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rule = |path: &str, fine: Option<Interval>| RetentionRule {
         pattern: Pattern::new(path).unwrap(),
@@ -351,7 +351,7 @@ fn a_mean_of_a_sensor_that_has_coarser_windows_only_knows_the_lines_at_both_ends
     }
 }
 
-/// A reading each 10 s for two days, each day in its block, but for an hour and some single ones.
+/// A reading each 10 s for two days, each day in its block, except for an hour and some single ones.
 fn two_days(store: &Store, random: &mut Random) {
     let schema =
         Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "").float()]).unwrap();
@@ -424,7 +424,7 @@ fn a_range_that_cuts_a_window_does_not_change_the_mean_of_the_whole_window_next_
     assert!(compared > 1_000, "{compared} rows compared");
 }
 
-/// One sensor, one reading a second, for so many days, each day sealed and merged.
+/// One sensor with one reading a second, for a number of days, each sealed and merged.
 fn days(store: &Store, days: i64) {
     let schema = Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "")]).unwrap();
     store.register_schema(&schema).unwrap();

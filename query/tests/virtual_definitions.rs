@@ -1,6 +1,6 @@
-//! Definitions of virtual sensors: what is refused and how it is said, what templates make, and what a change does to others.
+//! Definitions of virtual sensors: errors and their messages, the sensors of templates, and effects of a change on other definitions.
 //!
-//! What is said stands in `virtual_definitions/*.txt`; `UPDATE_EXPECT=1` writes it again.
+//! `virtual_definitions/*.txt` have the messages; `UPDATE_EXPECT=1` writes them.
 
 use expect_test::{ExpectFile, expect, expect_file};
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
@@ -9,7 +9,7 @@ use wholegrain_query::virtuals::{ChangeReport, Definition, DefinitionChange, par
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 use wholegrain_testkit::Random;
 
-/// A laboratory: path, unit, whether it is a counter.
+/// Sensors by path, unit, and whether they are counters.
 const SENSORS: &[(&str, &str, bool)] = &[
     ("/lab/facility/chiller1/power", "kW", false),
     ("/lab/facility/chiller2/power", "W", false),
@@ -93,7 +93,7 @@ fn definition(path: &str, expression: &str, unit: &str) -> Definition {
     }
 }
 
-/// Each expression as the sensor `/lab/v` with its unit, and what is said of it.
+/// Defines each expression as the sensor `/lab/v` with its unit, and compares the messages.
 #[track_caller]
 fn says(cases: &[(&str, &str)], expected: ExpectFile) {
     let lab = Lab::new();
@@ -109,7 +109,7 @@ fn says(cases: &[(&str, &str)], expected: ExpectFile) {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_with_its_place() {
+fn invalid_syntax_is_refused_with_its_place() {
     let cases = [
         "",
         "1 +",
@@ -167,7 +167,7 @@ fn what_cannot_be_read_is_refused_with_its_place() {
 }
 
 #[test]
-fn dimensions_that_do_not_fit_are_refused_with_both_named() {
+fn different_dimensions_are_refused_and_both_named() {
     says(
         &[
             ("<n1/power> + <n1/energy>", "W"),
@@ -235,7 +235,7 @@ fn good_expressions_and_their_warnings() {
 }
 
 #[test]
-fn sensors_that_are_not_there_are_refused_with_the_nearest() {
+fn unknown_sensors_are_refused_with_a_similar_one() {
     says(
         &[
             ("<n1/powr>", "W"),
@@ -249,7 +249,7 @@ fn sensors_that_are_not_there_are_refused_with_the_nearest() {
 }
 
 #[test]
-fn bombs_are_refused_with_the_bound() {
+fn expressions_over_a_bound_are_refused_with_it() {
     let lab = Lab::new();
     let says = |expression: String| lab.define("/lab/v", &expression, "W").unwrap_err();
     let mut said = String::new();
@@ -272,8 +272,7 @@ fn bombs_are_refused_with_the_bound() {
     many.chunks(5_000).for_each(|some| lab.add(some));
     said.push_str(&says("sum(<many/*/power>)".into()));
     expect_file!["virtual_definitions/bombs.txt"].assert_eq(&said);
-    // The deepest that is taken: all that is done with it has room on half of a thread's usual stack; on all of it in a debug build, whose frames are
-    // twice as large.
+    // The deepest allowed expressions need at most half of a thread's usual stack, in debug builds all of it.
     let stack_bytes = if cfg!(debug_assertions) { 2 << 20 } else { 1 << 20 };
     let sum = "1[W] + ".repeat(127) + "<n1/power>";
     for deepest in
@@ -284,9 +283,9 @@ fn bombs_are_refused_with_the_bound() {
     }
 }
 
-/// Whatever the text is: an answer, with a place within it.
+/// Any text gives an expression or an error, with a place within the text.
 #[test]
-fn no_text_makes_the_parser_stumble() {
+fn no_text_makes_the_parser_panic() {
     let pieces = [
         "<a>",
         "<*/b>",
@@ -389,20 +388,20 @@ fn cycles_are_refused_and_shown() {
 }
 
 #[test]
-fn a_chain_is_as_long_as_it_may_be() {
+fn the_length_of_a_chain_is_bounded() {
     let lab = Lab::new();
     let link = |n: usize| definition(&format!("/lab/v{n}"), &format!("<v{}> + <v{}>", n - 1, n - 1), "W");
     let mut define = vec![definition("/lab/v0", "<n1/power>", "W")];
     define.extend((1..100).map(link));
     lab.change(DefinitionChange { define, ..DefinitionChange::default() }).unwrap();
-    // Of a sensor with two operands on each of a hundred levels each is looked at once.
+    // With two operands on each of a hundred levels, each sensor is visited once.
     assert_eq!(lab.made("/lab/v*").len(), 100);
     let error = lab.change(DefinitionChange { define: vec![link(100)], ..DefinitionChange::default() }).unwrap_err();
     assert_eq!(error, "/lab/v100: the definition is the end of a chain of more than 100 virtual sensors");
 }
 
 #[test]
-fn a_change_is_checked_against_what_refers_to_it() {
+fn a_change_is_checked_with_the_definitions_that_refer_to_it() {
     let lab = Lab::new();
     lab.good("/lab/all", "sum(<n*/power>)", "W");
     lab.good("/lab/pue", "sum(<facility/*/power>) / <all>", "1");
@@ -430,9 +429,9 @@ fn a_change_is_checked_against_what_refers_to_it() {
         /lab/al: this definition does not exist
         did you mean /lab/all?"#]]
     .assert_eq(&said);
-    // What was there before is there still.
+    // The earlier definitions still exist.
     assert_eq!(lab.made("/lab/*"), ["/lab/all", "/lab/half", "/lab/pue"]);
-    // One that fits takes its place, and all of them go together.
+    // A matching definition replaces it, and all can be removed together.
     assert_eq!(lab.good("/lab/all", "sum(rate(<n*/energy>))", "MW").changed, ["/lab/all"]);
     assert_eq!(lab.good("/lab/all", "sum(rate(<n*/energy>))", "MW").unchanged, 1);
     let remove = ["/lab/all", "/lab/half", "/lab/pue"].map(str::to_owned).to_vec();
@@ -453,14 +452,14 @@ fn removing_by_force_leaves_the_others() {
 }
 
 #[test]
-fn a_template_makes_a_sensor_where_all_is_there() {
+fn a_template_makes_a_sensor_where_all_references_exist() {
     let lab = Lab::new();
     let changed = lab.good("/lab/*/ipc", "rate(<perf/instructions>) / rate(<perf/cycles>)", "1");
     assert_eq!(changed.sensors["/lab/*/ipc"], 2);
     assert_eq!(lab.made("/lab/*/ipc"), ["/lab/n1/ipc", "/lab/n2/ipc"]);
     lab.good("/lab/*/load", "sum(rate(<cpu/*/busy>)) / count(<cpu/*/busy>)", "%");
     assert_eq!(lab.made("/lab/*/load"), ["/lab/n1/load"]);
-    // At any depth, and over what other templates make.
+    // At any depth, and over sensors of other templates.
     lab.good("/**/busy_ipc", "<ipc> * <load>", "1");
     assert_eq!(lab.made("/**/busy_ipc"), ["/lab/n1/busy_ipc"]);
     // Sensors that come later.
@@ -472,13 +471,13 @@ fn a_template_makes_a_sensor_where_all_is_there() {
     assert_eq!(lab.made("/lab/*/ipc"), ["/lab/n1/ipc", "/lab/n2/ipc", "/lab/n3/ipc"]);
     assert_eq!(lab.made("/lab/*/load"), ["/lab/n1/load", "/lab/n3/load", "/lab/n4/load"]);
     assert_eq!(lab.made("/**/busy_ipc"), ["/lab/n1/busy_ipc", "/lab/n3/busy_ipc"]);
-    // One that is measured stands before one that is computed.
+    // A measured sensor hides a virtual one.
     lab.add(&[("/lab/n2/ipc", "1", false)]);
     assert_eq!(lab.made("/lab/*/ipc"), ["/lab/n1/ipc", "/lab/n3/ipc"]);
     let all = lab.space.sensors(&[Pattern::new("/lab/*/ipc").unwrap(), Pattern::new("/**").unwrap()]);
     assert_eq!(all.iter().filter(|info| info.path.ends_with("n2/ipc")).count(), 1);
     assert!(all.windows(2).all(|two| two[0].path < two[1].path));
-    // One sensor's own definition stands before a template.
+    // A definition of one sensor takes precedence over a template.
     lab.good("/lab/n1/load", "rate(<cpu/0/busy>)", "%");
     assert_eq!(lab.made("/lab/*/load"), ["/lab/n1/load", "/lab/n3/load", "/lab/n4/load"]);
     let list = lab.space.virtuals().list();
@@ -492,7 +491,7 @@ fn a_template_makes_a_sensor_where_all_is_there() {
 }
 
 #[test]
-fn definitions_are_there_after_the_next_opening() {
+fn definitions_survive_a_restart() {
     let lab = Lab::new();
     lab.good("/lab/*/ipc", "rate(<perf/instructions>) / rate(<perf/cycles>)", "1");
     let again = Space::new(lab.space.store().clone());

@@ -1,4 +1,4 @@
-//! What `docs/virtual-sensors.md` says is so: its examples, its functions and its bounds.
+//! Checks `docs/virtual-sensors.md`: its examples, its functions and its bounds.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use wholegrain_query::virtuals::{
 };
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
-/// What the examples take for granted: path, unit, whether it is a counter.
+/// The sensors of the examples: path, unit, whether it is a counter.
 const SENSORS: &[(&str, &str, bool)] = &[
     ("/lab/facility/chiller1/power", "kW", false),
     ("/lab/facility/flow", "L/min", false),
@@ -79,7 +79,7 @@ fn says(space: &Space, definition: Definition) -> String {
 }
 
 #[test]
-fn its_examples_say_what_it_says() {
+fn its_examples_have_the_documented_output() {
     let ((space, _dir), text) = (lab(), document());
     let (mut checked, mut defined) = (0, 0);
     for block in text.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap()) {

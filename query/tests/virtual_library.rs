@@ -1,5 +1,5 @@
-//! Every definition of the library, over the sensors that the sources give: those of their golden file, and for perf and a site's facility
-//! those that are documented.
+//! Checks every definition of the library over the sensors of the sources: those in their golden file, and for perf and a site's facility the documented
+//! ones.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use wholegrain_query::Space;
 use wholegrain_query::virtuals::{DefinitionChange, DefinitionFile, LIBRARY, each_reference, parse};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
-/// Sensors that the golden file does not have: path, unit, whether it is a counter.
+/// Sensors beyond the golden file: path, unit, whether it is a counter.
 const MORE: &[(&str, &str, bool)] = &[
     ("/lab/n1/power", "W", false),
     ("/lab/facility/chillers/1/power", "kW", false),
@@ -29,7 +29,7 @@ fn schemaless(path: &str, unit: &str, counter: bool) -> SchemalessSensor {
     }
 }
 
-/// The sensors of the golden file: of the node, and from the cgroup's part on of a job.
+/// The sensors of the golden file: of the node, then, from the cgroup source on, of a job.
 fn golden() -> Vec<SchemalessSensor> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sources/fixtures/golden.txt");
     let text = std::fs::read_to_string(path).unwrap();
@@ -49,7 +49,7 @@ fn golden() -> Vec<SchemalessSensor> {
     sensors
 }
 
-/// The events of the library perf, in the units that the source perf gives them.
+/// The events of the library `perf`, in the units of the source.
 fn perf() -> Vec<SchemalessSensor> {
     let file = DefinitionFile::of_library("perf").unwrap();
     let mut names = BTreeSet::new();
@@ -69,7 +69,7 @@ fn perf() -> Vec<SchemalessSensor> {
 }
 
 #[test]
-fn every_definition_of_the_library_fits_the_sources_sensors() {
+fn every_definition_of_the_library_matches_the_sources() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(StoreConfig::new(dir.path().to_owned())).unwrap().0;
     let mut sensors = golden();
@@ -108,7 +108,7 @@ fn every_definition_of_the_library_fits_the_sources_sensors() {
 }
 
 #[test]
-fn every_file_beside_the_library_is_in_it() {
+fn the_library_includes_every_file_of_its_folder() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/virtual");
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> = files.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
@@ -117,7 +117,7 @@ fn every_file_beside_the_library_is_in_it() {
 }
 
 #[test]
-fn files_are_placed_and_filled_in() {
+fn files_get_their_place_and_parameters() {
     let text = "[parameters]\npower = \"power\"\n[[virtual]]\npath = \"x\"\nexpression = \"<{power}>\"\nunit = \"W\"\n";
     let file = DefinitionFile::read("f.toml", text).unwrap();
     let placed = file.placed(Some("/lab/*/"), &[("power".to_owned(), "psu/power".to_owned())]).unwrap();

@@ -331,7 +331,7 @@ pub fn sources(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::tests::{Fake, sensor};
+    use crate::jobs::tests::{readings, sensor};
 
     const S: i64 = 1_000_000_000;
 
@@ -357,21 +357,21 @@ mod tests {
         let gauge = EnergySource::new(sensor("/n/power", "W", Kind::Gauge)).unwrap();
         let counter = EnergySource::new(sensor("/n/energy", "kJ", Kind::Counter)).unwrap();
         let weights = ShareWeights::of_cores((10 * S + S / 2, 90 * S), 1, &[(20 * S, 30 * S, 1)]);
-        let found = measure(&Fake(power), &gauge, &weights).unwrap();
+        let found = measure(&readings(power), &gauge, &weights).unwrap();
         // 9.5 s alone, 10 s halved, 20 s alone, to 59 s with the step between 49 and 50 s; 80 to 90 s.
         let exact = 100.0 * 9.5 + 50.0 * 10.0 + 100.0 * 19.0 + 150.0 + 200.0 * 9.0 + 200.0 * 10.0;
         assert_eq!((found.joules, found.covered_ns), (exact, 58 * S + S / 2));
-        let found = measure(&Fake(energy), &counter, &weights).unwrap();
+        let found = measure(&readings(energy), &counter, &weights).unwrap();
         assert_eq!((found.joules, found.covered_ns), ((exact - 50.0) * 1000.0, 58 * S + S / 2));
-        let empty = measure(&Fake(Vec::new()), &gauge, &weights).unwrap();
+        let empty = measure(&readings([]), &gauge, &weights).unwrap();
         assert_eq!(empty, MeasuredEnergy::default());
     }
 
     #[test]
     fn energy_is_rounded_once() {
         let counter = EnergySource::new(sensor("/n/energy", "uJ", Kind::Counter)).unwrap();
-        let readings = (0..8).map(|at| (at * S, at as f64 * 34_346_052_323.857_142)).map(|(at, uj)| (at, uj.round()));
-        let found = measure(&Fake(readings.collect()), &counter, &ShareWeights::constant(0, 7 * S, 1.0)).unwrap();
+        let energy = (0..8).map(|at| (at * S, at as f64 * 34_346_052_323.857_142)).map(|(at, uj)| (at, uj.round()));
+        let found = measure(&readings(energy), &counter, &ShareWeights::constant(0, 7 * S, 1.0)).unwrap();
         assert_eq!(found.joules, 240_422.366_267);
     }
 

@@ -14,51 +14,19 @@ pub use scope::{Cpus, JobNode, JobScope};
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::Arc;
+    use wholegrain_model::{Kind, Value, ValueType};
+    use wholegrain_store::SensorInfo;
 
-    use wholegrain_model::{Column, ColumnValues, Gaps, Kind, ValueType};
-    use wholegrain_store::{
-        Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
-    };
+    use crate::reference::{self, Readings};
 
-    /// The readings of every sensor, in chunks of seven.
-    #[derive(Clone)]
-    pub struct Fake(pub Vec<(i64, f64)>);
-
-    impl ReadSnapshot for Fake {
-        fn open(&self, _: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
-            Ok(Arc::new(self.clone()))
-        }
-    }
-
-    impl SnapshotReader for Fake {
-        fn scan(&self, request: &ScanRequest<'_>) -> Result<Scan, StoreError> {
-            let ScanRequest { from, to, .. } = *request;
-            let inside: Vec<_> = self.0.iter().copied().filter(|(time, _)| (from..to).contains(time)).collect();
-            let chunks = inside.chunks(7).map(|part| {
-                let values = ColumnValues::Float(part.iter().map(|reading| reading.1).collect());
-                Ok(Chunk {
-                    times: part.iter().map(|reading| reading.0).collect(),
-                    column: Column { values, gaps: Gaps::default() },
-                })
-            });
-            Ok(Scan::of_chunks(request, chunks.collect::<Vec<_>>().into_iter()))
-        }
+    /// The readings of [`sensor`], in chunks of seven.
+    pub fn readings(readings: impl IntoIterator<Item = (i64, f64)>) -> Readings {
+        let samples = readings.into_iter().map(|(time, value)| (time, Some(Value::Float(value)))).collect();
+        Readings { samples: vec![samples], chunk_samples: 7 }
     }
 
     pub fn sensor(path: &str, unit: &str, kind: Kind) -> SensorInfo {
-        SensorInfo {
-            id: SensorId(0),
-            path: Arc::from(path),
-            unit: unit.into(),
-            kind,
-            value_type: ValueType::Float,
-            scale: 1.0,
-            wraps_at: None,
-            description: String::new(),
-            interval_ns: 1_000_000_000,
-            last_time: None,
-            agent: "n".into(),
-        }
+        let sensor = reference::sensor(0, path, kind, ValueType::Float);
+        SensorInfo { unit: unit.into(), interval_ns: 1_000_000_000, ..sensor }
     }
 }

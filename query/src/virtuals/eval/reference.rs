@@ -1,52 +1,41 @@
-//! What virtual sensors come to, the slow and obvious way: each value at each time from its definition. The evaluator must agree with it.
+//! A slow reference implementation: computes each value at each time from its definition. The evaluator must agree.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Unit, Value, ValueType};
+use wholegrain_model::{Interval, Kind, Pattern, Unit, Value, ValueType};
 use wholegrain_store::{
-    Chunk, ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
+    ReadSnapshot, Scan, ScanRequest, SensorId, SensorInfo, SensorRange, SnapshotReader, StoreError,
 };
 use wholegrain_testkit::{Random, seed};
 
 use super::super::ast::{Along, Binary, Expr, ExprNode, Function, Unary};
 use super::super::{CheckedDefinition, Definition, MissingOperands, SensorLookup, VirtualSensor, parse};
 use super::{ComputedSnapshot, interval_ns};
-use crate::{Agg, HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN, Scale};
+use crate::{Agg, HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN, Scale, reference};
 
 pub(super) const MS: i64 = 1_000_000;
 pub(super) const S: i64 = 1_000 * MS;
 
 type Rows = Vec<(i64, Option<Value>)>;
 
-/// Sensors with their readings, and definitions.
+/// Measured sensors with readings, and virtual sensors.
 #[derive(Default)]
 pub(super) struct World {
     pub measured: Vec<(SensorInfo, Rows)>,
     pub computed: Vec<Arc<VirtualSensor>>,
-    /// How many rows a chunk has at the most.
+    /// The most rows of a chunk.
     pub chunk: usize,
 }
 
 pub(super) fn gauge(id: u32, path: &str, unit: &str, interval_ns: i64) -> SensorInfo {
-    SensorInfo {
-        id: SensorId(id),
-        path: path.into(),
-        unit: unit.to_owned(),
-        kind: Kind::Gauge,
-        value_type: ValueType::Float,
-        scale: 1.0,
-        wraps_at: None,
-        description: String::new(),
-        interval_ns: interval_ns as u64,
-        last_time: None,
-        agent: "".into(),
-    }
+    let sensor = reference::sensor(id, path, Kind::Gauge, ValueType::Float);
+    SensorInfo { unit: unit.to_owned(), interval_ns: interval_ns as u64, ..sensor }
 }
 
 impl World {
-    /// Defines one; its interval is found as the evaluator does.
+    /// Adds a virtual sensor with the interval that the evaluator derives.
     pub fn define(&mut self, definition: Definition) {
         let expr = parse(&definition.expression, &definition.path).unwrap();
         let unit = Unit::parse(&definition.unit).unwrap();
@@ -82,7 +71,7 @@ impl SensorLookup for World {
     }
 }
 
-/// The readings of a world, and how many rows were read.
+/// The readings of a world, with the number of rows read.
 #[derive(Clone)]
 pub(super) struct Readings(pub Arc<World>, pub Arc<Mutex<u64>>);
 
@@ -105,27 +94,15 @@ impl SnapshotReader for Readings {
         let chunk = move |start| {
             let rows = &rows[start..rows.len().min(start + size)];
             *read.lock().unwrap() += rows.len() as u64;
-            Ok(chunk_of(rows, value_type))
+            Ok(reference::chunk(rows, value_type))
         };
         Ok(Scan::of_chunks(request, starts.into_iter().map(chunk)))
     }
 }
 
-fn chunk_of(rows: &[(i64, Option<Value>)], value_type: ValueType) -> Chunk {
-    let mut gaps = Gaps::default();
-    rows.iter().enumerate().filter(|(_, row)| row.1.is_none()).for_each(|(at, _)| gaps.set(at, rows.len()));
-    let values = match value_type {
-        ValueType::Int => ColumnValues::Int(
-            rows.iter().map(|row| if let Some(Value::Int(value)) = row.1 { value } else { 0 }).collect(),
-        ),
-        ValueType::Float => ColumnValues::Float(rows.iter().map(|row| row.1.map_or(0.0, Value::as_f64)).collect()),
-    };
-    Chunk { times: rows.iter().map(|row| row.0).collect(), column: Column { values, gaps } }
-}
-
 /// `None`: no row. `Some(None)`: a gap.
 type Sample = Option<Option<f64>>;
-/// By sensor or expression, and time.
+/// The values by sensor or expression, and time.
 type Memo<T> = RefCell<HashMap<(usize, i64), T>>;
 
 pub(super) struct Reference<'a> {
@@ -147,7 +124,7 @@ fn line(from: (i64, f64), to: (i64, f64), at: i64) -> f64 {
     from.1 + (to.1 - from.1) * ((at - from.0) as f64 / (to.0 - from.0) as f64)
 }
 
-/// What values in the order of their sensors or times come to.
+/// Aggregates values in the order of their sensors or times.
 fn aggregate(agg: Agg, values: &[f64]) -> Option<f64> {
     if agg == Agg::Count {
         return Some(values.len() as f64);
@@ -173,7 +150,7 @@ impl<'a> Reference<'a> {
         exprs.entry(instance.info.path.to_string()).or_insert_with(|| Arc::new(instance.expr().unwrap())).clone()
     }
 
-    /// The rows of a computed sensor in the unit declared.
+    /// The rows of a computed sensor in the declared unit.
     pub fn series(&self, path: &str, from: i64, to: i64) -> Vec<(i64, Option<f64>)> {
         let instance = self.world.instance(&self.world.info(path)).unwrap();
         let unit = &instance.definition.unit;
@@ -211,7 +188,7 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// What an operand is at any time.
+    /// The value of an operand at any time.
     fn operand(&self, instance: &VirtualSensor, sensor: &SensorInfo, time: i64) -> Sample {
         let bridge = self.bridge(instance, sensor);
         let (before, after) = if sensor.id.is_computed() {
@@ -245,7 +222,7 @@ impl<'a> Reference<'a> {
         Some(old.zip(new).and_then(|(old, new)| fine(line((first, old), (next, new), time))))
     }
 
-    /// How far a counter went in the step that ends at `time`, in base units.
+    /// The increase of a counter in the step that ends at `time`, in base units.
     fn step(&self, instance: &VirtualSensor, sensor: &SensorInfo, time: i64) -> Option<f64> {
         let (_, rows) = self.world.measured.iter().find(|(info, _)| info.id == sensor.id).unwrap();
         let (bridge, start) = (self.bridge(instance, sensor), time - instance.info.interval_ns as i64);
@@ -492,7 +469,7 @@ fn random_rows(random: &mut Random, info: &SensorInfo, interval: i64, len: i64) 
     rows
 }
 
-/// A random expression over the names given.
+/// A random expression over the given names.
 fn random_text(random: &mut Random, names: &[String], depth: u64) -> String {
     let name = random.pick(names);
     if depth == 0 || random.chance(15) {
@@ -569,7 +546,7 @@ fn random_world(random: &mut Random) -> World {
 const ROUNDS: u64 = 80;
 
 #[test]
-fn every_value_is_what_the_definition_says() {
+fn every_value_follows_from_the_definition() {
     let first = seed();
     let mut values = 0;
     for seed in first..first + ROUNDS {
