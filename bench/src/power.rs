@@ -38,7 +38,7 @@ pub struct MakeOptions {
     /// The first reading, s since the Unix epoch.
     #[arg(long)]
     start_s: i64,
-    /// Seconds of readings.
+    /// For how many seconds there are readings.
     #[arg(long)]
     seconds: i64,
     /// Samples of a batch.
@@ -133,7 +133,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Makes the store.
+/// Makes the store with all readings, sealed and merged.
 pub fn make(options: &MakeOptions) -> anyhow::Result<()> {
     let mut maker = Maker::new(options)?;
     let end = options.start_s + options.seconds;
