@@ -113,9 +113,9 @@ impl Boosts {
         let result = match (message.action, message.show) {
             (Some(BoostCommand::Add(rule)), _) => self.add(plan, node, RuleRequest { rule, slowest, is_applied: true }, now_ns, metrics),
             (Some(BoostCommand::Try(rule)), _) => self.add(plan, node, RuleRequest { rule, slowest, is_applied: false }, now_ns, metrics),
-            (Some(BoostCommand::Remove(number)), _) => self.remove(|boost| boost.number == number),
+            (Some(BoostCommand::Remove(number)), _) => self.remove(|boost| (boost.node, boost.number) == (node, number)),
             (Some(BoostCommand::End(job)), _) => {
-                plan.job(&job).ok_or_else(|| unknown(&job)).and_then(|job| self.remove(|boost| boost.job == job))
+                plan.job(&job).ok_or_else(|| unknown(&job)).and_then(|job| self.remove(|boost| (boost.node, boost.job) == (node, job)))
             }
             (None, Some(job)) => plan.job(&job).ok_or_else(|| unknown(&job)).map(|job| {
                 let views = metrics.iter().map(|(name, unit)| {
@@ -188,7 +188,8 @@ impl Boosts {
     fn remove(&mut self, which: impl Fn(&Boost) -> bool) -> Result<Value, String> {
         let before = self.all.len();
         self.all.retain(|boost| !which(boost));
-        Ok(json!({ "done": format!("{} rules ended", before - self.all.len()) }))
+        let ended = before - self.all.len();
+        Ok(json!({ "done": format!("{ended} {} ended", if ended == 1 { "rule" } else { "rules" }) }))
     }
 }
 
@@ -208,9 +209,10 @@ mod tests {
         let plan = CentrePlan::new(CentreOptions { seed: 1, nodes: 16, days: 1, began_s: 1_780_000_000 });
         let (job, now) = (plan.job("4712").unwrap(), plan.options.began_s * 1_000_000_000);
         let mut boosts = Boosts::default();
-        let ask = |boosts: &mut Boosts, what: Value| {
-            boosts.handle(&plan, 0, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
+        let ask_node = |boosts: &mut Boosts, node: usize, what: Value| {
+            boosts.handle(&plan, node, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
         };
+        let ask = |boosts: &mut Boosts, what: Value| ask_node(boosts, 0, what);
         let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {"name": "u", "role": "user"}, "action": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
         let tried = ask(&mut boosts, add("try", "perf/*", "1ms"));
         assert_eq!((tried["id"].as_u64(), tried["ok"]["metrics"].as_u64()), (Some(3), Some(1)), "{tried}");
@@ -218,7 +220,7 @@ mod tests {
         assert!(ask(&mut boosts, add("add", "perf/*", "1us"))["error"].is_string());
         assert!(ask(&mut boosts, add("add", "nothing", "1ms"))["error"].is_string());
         let mut long = add("add", "perf/*", "1ms");
-        long["order"]["add"]["for"] = json!("1000d");
+        long["action"]["add"]["for"] = json!("1000d");
         let refused = ask(&mut boosts, long);
         assert!(refused["error"].as_str().is_some_and(|why| why.contains("longer than")), "{refused}");
         let lowered = ask(&mut boosts, add("add", "cpu/*", "6s"));
@@ -241,9 +243,12 @@ mod tests {
         boosts.expire(now + 600_000_000_000);
         assert_eq!(boosts.of(0, job).count(), 0);
         ask(&mut boosts, add("add", "**", "10ms"));
+        let end = json!({"id": 5, "who": {"role": "user"}, "action": {"end": "4712"}});
         assert_eq!(
-            ask(&mut boosts, json!({"id": 5, "who": {"role": "user"}, "action": {"end": "4712"}}))["ok"]["done"],
-            "1 rules ended"
+            ask_node(&mut boosts, 1, end.clone())["ok"]["done"],
+            "0 rules ended",
+            "the boost is on another node"
         );
+        assert_eq!(ask(&mut boosts, end)["ok"]["done"], "1 rule ended");
     }
 }

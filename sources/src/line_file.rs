@@ -42,7 +42,8 @@ impl Source for LineFileSource {
         let bytes = match file::read_file(&self.file) {
             Ok(bytes) => bytes,
             Err(error) => {
-                report(format!("{}: {} is left out: {error}", self.name, self.file.display()));
+                let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+                report(format!("{0}: cannot read {1}: {error}; check [sources.{0}]", self.name, file.display()));
                 if !file::is_absent(&error) {
                     self.unseen.push(self.name);
                 }

@@ -9,7 +9,8 @@ use tree::{fixture, roots};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Kind, Schema, SensorPath, ValueType};
 use wholegrain_sources::job::{JobCgroups, MetricSet};
-use wholegrain_sources::{GroupPlan, Row, SOURCES, SourceType, Timing};
+
+use wholegrain_sources::{ConfigureContext, GroupPlan, Row, SOURCES, SourceType, Timing};
 
 const TREES: [&str; 2] = ["recorded", "handmade"];
 
@@ -39,7 +40,8 @@ name = "net/{1}/duplex"
 fn write_node(out: &mut String, tree: &str, kind: &SourceType) {
     let section = Document::new("golden.toml", settings(kind.name)).root().child("sources").child(kind.name);
     let mut reports = Vec::new();
-    let mut source = (kind.configure)(&section, &roots(&fixture(tree)).into()).unwrap();
+    let context = ConfigureContext { roots: roots(&fixture(tree)), config_dir: fixture(tree) };
+    let mut source = (kind.configure)(&section, &context).unwrap();
     let groups = source.discover(&mut |text| reports.push(text));
     writeln!(out, "# {tree}: {}", kind.name).unwrap();
     for report in reports {

@@ -121,10 +121,9 @@ fn slips_of_the_finger() {
         "agent.toml:3:11: unknown value `4`; expected one of `3.1.1`, `5`",
     );
     refused("[sources.procsf]", "agent.toml:1:10: unknown source `procsf`; did you mean `procfs`?");
-    refused(
-        "[sources.zzz]",
-        "agent.toml:1:10: unknown source `zzz`; expected one of `procfs`, `sysfs`, `cgroup`, `tasks`, `perf`, `tester`, `agent`",
-    );
+    let sources: Vec<String> = SOURCES.iter().map(|source| format!("`{}`", source.name)).collect();
+    let expected = format!("agent.toml:1:10: unknown source `zzz`; expected one of {}, `agent`", sources.join(", "));
+    refused("[sources.zzz]", &expected);
     refused("[sources]\nprocfs = true", "agent.toml:2:1: a source is a table; write [sources.procfs]");
     refused_with(
         "[sources.procfs]\ngroups = [\"meminfos\"]",

@@ -45,7 +45,7 @@ fn sensor(name: &str) -> Option<SensorDef> {
     Some(match name {
         "staged_bytes" => SensorDef::counter(path, "By", "Bytes copied into the burst buffer."),
         "staged_files" => SensorDef::counter(path, "1", "Files copied into the burst buffer."),
-        "busy_ms" => SensorDef::counter(path, "s", "Time with at least one copy in progress.").scaled(1e-3),
+        "busy_ms" => SensorDef::counter("burst/busy", "s", "Time with at least one copy in progress.").scaled(1e-3),
         "queue_length" => SensorDef::gauge(path, "1", "Copies that wait."),
         _ => return None,
     })
