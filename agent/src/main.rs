@@ -17,14 +17,14 @@ const EXIT_USAGE: u8 = 2;
 
 const EXAMPLES: &str = "\
 Examples:
-  wholegrain-agent --config /etc/wholegrain/agent.toml --check   validate, show what would be sampled and sent
+  wholegrain-agent --config /etc/wholegrain/agent.toml --check   validate, show the groups, topics and rates
   wholegrain-agent --config agent.toml --once --format json      read every sensor once
   wholegrain-agent --config agent.toml                           run until SIGTERM or SIGINT
 
 Exit codes: 0 done, 1 failed, 2 arguments or configuration are wrong.
-While it runs, `wholegrain ctl status` and the like talk to it over its socket.";
+While it runs, `wholegrain ctl` controls it over its socket.";
 
-/// Samples this machine and sends what it reads to a Wholegrain server
+/// Samples this machine and sends the readings to a Wholegrain server
 #[derive(Parser)]
 #[command(name = "wholegrain-agent", version, after_help = EXAMPLES)]
 struct Arguments {
@@ -37,7 +37,7 @@ struct Arguments {
     /// Sample every group once, print it, and exit
     #[arg(long)]
     once: bool,
-    /// How --check and --once print
+    /// The format of --check and --once
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// The least severe messages to log, instead of the configuration's log_level, until the next reload

@@ -96,7 +96,7 @@ pub(super) fn rules(jobs: &JobsView, who: &CallerIdentity) -> Vec<u8> {
         let pattern = crate::jobs::rules::JobPattern::new(&rule.jobs);
         let for_them = pattern.is_ok_and(|pattern| {
             pattern.as_str() == "*"
-                || own.iter().any(|job| pattern.chooses(&crate::jobs::rules::RuleJob::of(&job.record)))
+                || own.iter().any(|job| pattern.matches_job(&crate::jobs::rules::RuleJob::of(&job.record)))
         });
         !of_a_user && for_them
     };

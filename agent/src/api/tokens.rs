@@ -125,7 +125,7 @@ impl TokenFile {
             return Err(TokenError::Unknown);
         }
         let mut inner = lock(&self.inner);
-        self.look(&mut inner);
+        self.reload_if_changed(&mut inner);
         let hash: TokenHash = Sha256::digest(token).into();
         let mut found = None;
         for known in &inner.1 {
@@ -151,7 +151,7 @@ impl TokenFile {
         Ok(CallerIdentity { name, role, uid: None, user, pid: None })
     }
 
-    fn look(&self, inner: &mut (Option<FileStamp>, Vec<KnownToken>)) {
+    fn reload_if_changed(&self, inner: &mut (Option<FileStamp>, Vec<KnownToken>)) {
         let stamp = FileStamp::of(&self.path);
         if stamp == inner.0 {
             return;

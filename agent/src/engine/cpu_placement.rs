@@ -124,7 +124,7 @@ enum PlacerState {
     Choosing(Instant),
     /// On a CPU until then.
     Turn { cpu: usize, until: Instant },
-    /// On one CPU for good.
+    /// On one CPU permanently.
     Fixed,
 }
 
@@ -142,7 +142,7 @@ impl CpuPlacer {
     }
 
     /// Moves the thread if its time on the CPU is over. `interval_ns` is the thread's shortest interval.
-    pub fn look(&mut self, now: Instant, interval_ns: Option<u64>) {
+    pub fn move_if_due(&mut self, now: Instant, interval_ns: Option<u64>) {
         let interval_ns = interval_ns.filter(|interval| *interval <= KEPT_INTERVAL_NS_MAX);
         match (self.cpu, interval_ns, self.state) {
             (SamplerCpu::Number(_), _, PlacerState::Fixed) => {}
@@ -161,12 +161,12 @@ impl CpuPlacer {
             }
             (_, Some(interval_ns), PlacerState::Choosing(until)) if now >= until => {
                 // Idle times are measured over the thread's time on the CPU.
-                self.idle.look();
+                self.idle.measure();
                 let cpu = usize::try_from(self.placement.cpu.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
                 self.stay(cpu, now, interval_ns);
             }
             (_, Some(interval_ns), PlacerState::Turn { cpu, until }) if now >= until => {
-                let idle = self.idle.look();
+                let idle = self.idle.measure();
                 let next = next(cpu, &idle, |cpu| is_in(&self.allowed, cpu));
                 self.stay(next, now, interval_ns);
             }
@@ -283,35 +283,35 @@ mod tests {
         let id = placement.thread.load(Ordering::Relaxed);
         let (all, start) = (count(id), Instant::now());
         let mut placer = CpuPlacer::new(placement, SamplerCpu::default());
-        placer.look(start, Some(1000 * MS));
+        placer.move_if_due(start, Some(1000 * MS));
         assert_eq!(
             (placer.state, placer.due_in(start)),
             (PlacerState::Free, None),
             "seldom: wherever the kernel likes"
         );
-        placer.look(start, Some(MS));
+        placer.move_if_due(start, Some(MS));
         assert_eq!((placer.due_in(start), count(id)), (Some(Duration::from_millis(5)), all), "the kernel chooses");
-        placer.look(start + Duration::from_millis(5), Some(MS));
+        placer.move_if_due(start + Duration::from_millis(5), Some(MS));
         assert_eq!((count(id), placer.due_in(start)), (1, Some(Duration::from_millis(505))));
-        placer.look(start + Duration::from_millis(504), Some(MS));
+        placer.move_if_due(start + Duration::from_millis(504), Some(MS));
         assert_eq!(placer.due_in(start), Some(Duration::from_millis(505)), "its turn is not over");
-        placer.look(start + Duration::from_millis(505), Some(50 * MS));
+        placer.move_if_due(start + Duration::from_millis(505), Some(50 * MS));
         assert_eq!((count(id), placer.due_in(start)), (1, Some(Duration::from_millis(10_505))), "at most 10 s");
-        placer.look(start, Some(1000 * MS));
+        placer.move_if_due(start, Some(1000 * MS));
         assert_eq!((count(id), placer.state), (all, PlacerState::Free));
-        placer.look(start, Some(MS));
-        placer.look(start + Duration::from_secs(12), Some(MS));
+        placer.move_if_due(start, Some(MS));
+        placer.move_if_due(start + Duration::from_secs(12), Some(MS));
         assert_eq!(count(id), 1);
         placer.configure(SamplerCpu::Any);
         assert_eq!((count(id), placer.due_in(start)), (all, None));
         placer.configure(SamplerCpu::Number(9_999));
-        placer.look(start, Some(MS));
+        placer.move_if_due(start, Some(MS));
         assert_eq!((count(id), placer.cpu), (all, SamplerCpu::Any), "there is no such CPU");
         placer.configure(SamplerCpu::Number(0));
-        placer.look(start, Some(MS));
+        placer.move_if_due(start, Some(MS));
         assert_eq!((placer.state, count(id)), (PlacerState::Fixed, 1));
         placer.configure(SamplerCpu::Sticky);
-        placer.look(start, Some(MS));
+        placer.move_if_due(start, Some(MS));
         assert_eq!(count(id), all, "it chooses");
         end.store(true, Ordering::Relaxed);
         thread.join().unwrap();

@@ -30,7 +30,7 @@ impl IdleCpus {
 
     /// For each CPU, in the order of numbers, the fraction of the time since the last call that it was idle. CPUs without a measurement are left out:
     /// at the first call, without the file, or after they were offline.
-    pub fn look(&mut self) -> Vec<(usize, f64)> {
+    pub fn measure(&mut self) -> Vec<(usize, f64)> {
         let now = std::fs::read(&self.path).map(|text| parse(&text)).unwrap_or_default();
         let before = std::mem::replace(&mut self.last, now);
         let of = |now: &CpuTimes| {
@@ -64,17 +64,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
         let mut idle = IdleCpus::new(&path);
-        assert_eq!(idle.look(), [], "no file");
+        assert_eq!(idle.measure(), [], "no file");
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         write("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu2 5 5 5 50 5 5 5 5 7 7\nintr 1 cpu3\n");
-        assert_eq!(idle.look(), [], "the first look");
+        assert_eq!(idle.measure(), [], "the first measurement");
         // CPU 2 was idle for 10 of 40 ticks, CPU 1 is new, and for CPU 0 no time has passed.
         write("cpu  0 0 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu1 1 1 1 1 1 1 1 1\ncpu2 15 5 25 56 9 5 5 5 99 7\n");
-        assert_eq!(idle.look(), [(2, 0.25)]);
+        assert_eq!(idle.measure(), [(2, 0.25)]);
         write("cpu0 10 0 10 120 0 0 0 0\ncpu1 1 1 11 1 1 1 1 1\ncpu2 1\n");
-        assert_eq!(idle.look(), [(0, 1.0), (1, 0.0)]);
+        assert_eq!(idle.measure(), [(0, 1.0), (1, 0.0)]);
         write("");
-        assert_eq!(idle.look(), []);
+        assert_eq!(idle.measure(), []);
     }
 
     #[test]

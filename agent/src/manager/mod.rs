@@ -37,9 +37,9 @@ use crate::status::AgentStatus;
 use crate::waker::Waker;
 
 /// How often jobs and postponed rediscoveries are checked: 1 s.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The same while no job runs and no rediscovery waits: 10 s. The encoder wakes the manager when a sampler needs attention.
-const LOOK_SELDOM: Duration = Duration::from_secs(10);
+const CHECK_IDLE_EVERY: Duration = Duration::from_secs(10);
 /// How long a sampler thread may take to end: 1 s.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -133,7 +133,7 @@ impl Manager {
             self.publish_sources();
             let _ = response.send(result);
         }
-        self.look();
+        self.check();
         let died =
             |name| Err(anyhow::anyhow!("the {name} thread has died; see the message above, and please report it"));
         if self.fast.has_ended() {
@@ -153,10 +153,10 @@ impl Manager {
         let now = Instant::now();
         let is_changing =
             self.sources.iter().any(RunningSource::is_changing) || self.context.status.log().until.is_some();
-        let look = if is_changing || !self.jobs.is_idle() { LOOK_EVERY } else { LOOK_SELDOM };
+        let check = if is_changing || !self.jobs.is_idle() { CHECK_EVERY } else { CHECK_IDLE_EVERY };
         let timed = [self.next_rescan, self.trim.next()].map(|at| at.saturating_duration_since(now));
         let placer = self.placer.due_in(now).unwrap_or(Duration::MAX);
-        timed.into_iter().fold(look.min(self.jobs.due_in()).min(placer), Duration::min)
+        timed.into_iter().fold(check.min(self.jobs.due_in()).min(placer), Duration::min)
     }
 
     /// The shortest interval of the common sampler thread, jobs included.
@@ -168,13 +168,13 @@ impl Manager {
     }
 
     /// Handles requests of the samplers, and rediscovers the machine when that is due.
-    fn look(&mut self) {
+    fn check(&mut self) {
         self.fast.collect();
         if let Some((text, notice)) = self.clock_step_log.check(&self.context.jobs.counters, clock::real()) {
             tracing::warn!("{text}");
             self.context.control.notify(&notice);
         }
-        self.placer.look(Instant::now(), self.interval_min());
+        self.placer.move_if_due(Instant::now(), self.interval_min());
         self.context.status.change_log(|log| log.expire(Instant::now()));
         let rescan = Instant::now() >= self.next_rescan;
         if rescan {

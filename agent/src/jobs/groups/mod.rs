@@ -138,7 +138,7 @@ impl JobGroups {
         if self.rules.next_expiry().is_some_and(|at| at <= now) && self.rules.expire(now) > 0 {
             self.rules_changed(fast, now);
         }
-        self.look(fast, now);
+        self.handle_requests(fast, now);
         self.try_waiting(fast, now);
         self.publish();
         self.count();
@@ -325,13 +325,13 @@ impl JobGroups {
     }
 
     /// Handles problems and requests of the readers.
-    fn look(&mut self, fast: &mut Sampler, now: i64) {
+    fn handle_requests(&mut self, fast: &mut Sampler, now: i64) {
         self.blocking.collect();
         let at = Instant::now();
         let mut again = Vec::new();
         for (level, running) in &mut self.jobs {
             let id = running.job.clone();
-            let asked = running.look(at, |problem| {
+            let asked = running.take_requests(at, |problem| {
                 if self.log_limiter.is_new(&problem) {
                     let job = &id.record.job;
                     tracing::warn!(

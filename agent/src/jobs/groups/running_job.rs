@@ -55,7 +55,7 @@ impl TickRatio {
     }
 
     /// Measures again if it is time. Whether the result has changed.
-    fn look(&mut self, stats: &GroupStats, now: Instant) -> bool {
+    fn update(&mut self, stats: &GroupStats, now: Instant) -> bool {
         if now.saturating_duration_since(self.from) < WATCH {
             return false;
         }
@@ -325,7 +325,7 @@ impl RunningJob {
     }
 
     /// The metric sets whose requested rediscovery is due now. `report` gets each problem.
-    pub fn look(&mut self, now: Instant, mut report: impl FnMut(String)) -> Option<HashSet<u32>> {
+    pub fn take_requests(&mut self, now: Instant, mut report: impl FnMut(String)) -> Option<HashSet<u32>> {
         for live in self.live.values_mut() {
             let stats = &live.group.stats;
             if stats.layout_changed.swap(false, Ordering::AcqRel) {
@@ -336,7 +336,7 @@ impl RunningJob {
             if let Some(problem) = stats.problem.get() {
                 report(problem.to_string());
             }
-            if live.ticks.look(stats, now) {
+            if live.ticks.update(stats, now) {
                 self.view = None;
             }
         }

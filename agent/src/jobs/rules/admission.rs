@@ -39,7 +39,7 @@ impl RulePlan {
     pub fn of_existing(rule: &Arc<Rule>, jobs: &JobMetrics) -> Self {
         let made_for = |job: &RuleJob| match &rule.owner {
             Some(owner) => owner.only.iter().any(|id| id == job.id),
-            None => rule.spec.jobs.chooses(job),
+            None => rule.spec.jobs.matches_job(job),
         };
         let applies = |job: &RuleJob| rule.holds_for(job) && made_for(job);
         Self::new((**rule).clone(), jobs, (0..jobs.len()).filter(|at| applies(&jobs[*at].0)).collect())
@@ -148,7 +148,7 @@ fn own_jobs(
     jobs: &JobMetrics,
 ) -> Result<Vec<usize>, JobsRefusal> {
     let mine: Vec<usize> = (0..jobs.len()).filter(|at| who.owns(jobs[*at].0.uid, jobs[*at].0.user)).collect();
-    let names = |at: &usize| raw.jobs.is_none() || spec.jobs.chooses(&jobs[*at].0);
+    let names = |at: &usize| raw.jobs.is_none() || spec.jobs.matches_job(&jobs[*at].0);
     let chosen: Vec<usize> = mine.iter().copied().filter(names).collect();
     if chosen.is_empty() {
         let ids: Vec<&str> = mine.iter().map(|at| jobs[*at].0.id).collect();
@@ -158,7 +158,7 @@ fn own_jobs(
 }
 
 fn any_jobs(spec: &RuleSpec, jobs: &JobMetrics) -> Result<Vec<usize>, JobsRefusal> {
-    let chosen: Vec<usize> = (0..jobs.len()).filter(|at| spec.jobs.chooses(&jobs[*at].0)).collect();
+    let chosen: Vec<usize> = (0..jobs.len()).filter(|at| spec.jobs.matches_job(&jobs[*at].0)).collect();
     if chosen.is_empty() && spec.jobs.is_literal() {
         let ids: Vec<&str> = jobs.iter().map(|(job, _)| job.id).collect();
         return Err(no_such_job(spec.jobs.as_str(), &ids));

@@ -91,7 +91,7 @@ impl JobPattern {
     }
 
     /// Whether it matches any of the job's ids.
-    pub fn chooses(&self, job: &RuleJob) -> bool {
+    pub fn matches_job(&self, job: &RuleJob) -> bool {
         self.matches(job.id) || self.matches(job.level) || job.also.is_some_and(|also| self.matches(also))
     }
 }

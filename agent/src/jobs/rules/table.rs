@@ -102,17 +102,20 @@ impl RuleTable {
             ids.extend(self.by_id.get(name).into_iter().flatten());
         }
         for (pattern, list) in &self.wide {
-            if pattern.chooses(job) {
+            if pattern.matches_job(job) {
                 ids.extend(list);
             }
         }
         ids.sort_unstable();
         ids.dedup();
-        let mut of_job =
-            JobRules { limits: self.limits.clone(), theirs: MetricMatcher::default(), ours: MetricMatcher::default() };
+        let mut of_job = JobRules {
+            limits: self.limits.clone(),
+            user_rules: MetricMatcher::default(),
+            admin_rules: MetricMatcher::default(),
+        };
         let rules = ids.iter().rev().filter_map(|id| self.rules.get(id));
         for rule in rules.filter(|rule| !rule.is_over(now) && rule.holds_for(job)) {
-            if rule.owner.is_some() { of_job.theirs.add(rule) } else { of_job.ours.add(rule) }
+            if rule.owner.is_some() { of_job.user_rules.add(rule) } else { of_job.admin_rules.add(rule) }
         }
         of_job
     }
@@ -123,9 +126,9 @@ impl RuleTable {
 pub struct JobRules {
     limits: Arc<Limits>,
     /// Users' rules: they apply only to metrics that users may change.
-    theirs: MetricMatcher,
+    user_rules: MetricMatcher,
     /// Rules of the configuration and of administrators.
-    ours: MetricMatcher,
+    admin_rules: MetricMatcher,
 }
 
 /// Metric patterns, each once, with the last rule that has it.
@@ -192,24 +195,26 @@ impl JobRules {
 
     /// The rule that counts for a metric.
     pub fn rule_of(&self, metric: &str) -> Option<&Arc<Rule>> {
-        let ours = self.ours.find(metric);
-        let theirs = self.theirs.find(metric).filter(|rule| ours.is_none_or(|ours| rule.id > ours.id));
-        match theirs {
-            Some(rule) if !self.is_too_little(&rule.spec.setting, ours) && may_change(&self.limits, metric) => {
+        let admin_rules = self.admin_rules.find(metric);
+        let user_rules =
+            self.user_rules.find(metric).filter(|rule| admin_rules.is_none_or(|admin_rules| rule.id > admin_rules.id));
+        match user_rules {
+            Some(rule) if !self.is_too_little(&rule.spec.setting, admin_rules) && may_change(&self.limits, metric) => {
                 Some(rule)
             }
-            _ => ours,
+            _ => admin_rules,
         }
     }
 
     /// The rule of the configuration or of an administrator that a user's setting for this metric would lower, if that is not allowed.
     pub fn kept_up_by(&self, setting: &MetricSetting, metric: &str) -> Option<&Arc<Rule>> {
-        let ours = self.ours.find(metric);
-        ours.filter(|_| self.is_too_little(setting, ours))
+        let admin_rules = self.admin_rules.find(metric);
+        admin_rules.filter(|_| self.is_too_little(setting, admin_rules))
     }
 
-    fn is_too_little(&self, setting: &MetricSetting, ours: Option<&Arc<Rule>>) -> bool {
-        !self.limits.users_may_lower && ours.is_some_and(|ours| setting.is_less_than(&ours.spec.setting))
+    fn is_too_little(&self, setting: &MetricSetting, admin_rules: Option<&Arc<Rule>>) -> bool {
+        !self.limits.users_may_lower
+            && admin_rules.is_some_and(|admin_rules| setting.is_less_than(&admin_rules.spec.setting))
     }
 }
 
