@@ -39,7 +39,7 @@ pub enum NameError {
     TooLong {
         /// The first 64 characters.
         name: String,
-        /// The exceeded bound.
+        /// The bound that is exceeded.
         what: &'static str,
         is: usize,
         max: usize,
