@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ._errors import StoreError
 
 #: The supported file versions. Version 2 is for tiers that record the lines between values, in additional columns.
-_VERSIONS = (b"1", b"2")
+_VERSION = b"1"
 #: The largest decompressed index, in bytes.
 _INDEX_BYTES_MAX = 1 << 30
 #: How often a directory is listed again because files were added or removed meanwhile.
@@ -79,11 +79,11 @@ class File:
         self._groups = self._file.metadata
         self._metadata: dict[bytes, bytes] = self._groups.metadata or {}
         version = self._metadata.get(b"wholegrain.version")
-        if version not in _VERSIONS:
+        if version != _VERSION:
             self.close()
             shown = "none" if version is None else version.decode("utf-8", "replace")
             raise StoreError(
-                f"{path} is of version {shown}, this package reads versions 1 and 2; take the wholegrain package of the server's release"
+                f"{path} is of version {shown}, this package reads version 1; take the wholegrain package of the server's release"
             )
 
     def footer(self) -> Footer:

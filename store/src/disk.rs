@@ -57,6 +57,8 @@ pub trait Disk: Send + Sync + Debug {
 
 /// The mode of the store's files: readable for the group only, whatever the umask allows.
 const FILE_MODE: u32 = 0o640;
+/// Bytes of a file that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
 /// The mode of directories.
 const DIR_MODE: u32 = 0o750;
 /// Permissions that are removed: writing for the group, everything for others.
@@ -201,4 +203,29 @@ pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let mut content = vec![0; usize::try_from(file.size()?).map_err(io::Error::other)?];
     file.read_at(0, &mut content)?;
     Ok(content)
+}
+
+/// The length and the CRC-32C of a file's content.
+pub(crate) fn checksum(file: &dyn DiskFile) -> io::Result<(u64, u32)> {
+    let (bytes, mut at, mut sum) = (file.size()?, 0, 0);
+    let mut piece = vec![0; PIECE_BYTES];
+    while at < bytes {
+        let length = usize::try_from(bytes - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        file.read_at(at, &mut piece[..length])?;
+        sum = crc32c::crc32c_append(sum, &piece[..length]);
+        at += length as u64;
+    }
+    Ok((bytes, sum))
+}
+
+/// All files below a directory, sorted. A directory that cannot be listed has none.
+pub(crate) fn files_below(disk: &dyn Disk, dir: &Path) -> Vec<PathBuf> {
+    let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in disk.list(&dir).unwrap_or_default() {
+            if entry.is_dir { dirs.push(entry.path) } else { found.push(entry.path) }
+        }
+    }
+    found.sort();
+    found
 }

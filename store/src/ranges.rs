@@ -132,6 +132,16 @@ pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
+/// A signed number as an unsigned one: 0, -1, 1, -2 … become 0, 1, 2, 3 ….
+pub(crate) fn zigzag(number: i64) -> u64 {
+    ((number << 1) ^ (number >> 63)).cast_unsigned()
+}
+
+/// The number that [`zigzag`] encoded.
+pub(crate) fn unzigzag(number: u64) -> i64 {
+    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BatchKey {
     pub agent: Arc<str>,

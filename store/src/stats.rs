@@ -152,53 +152,34 @@ impl OpenReport {
     }
 }
 
-/// The running counters behind [`StoreStats`].
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub batches: AtomicU64,
-    pub readings: AtomicU64,
-    pub schemaless_readings: AtomicU64,
-    pub payload_bytes: AtomicU64,
-    pub duplicates: AtomicU64,
-    pub rejected: AtomicU64,
-    pub busy: AtomicU64,
-    pub write_errors: AtomicU64,
-    pub fsyncs: AtomicU64,
-    pub fsync_ns: AtomicU64,
-    pub queue_bytes: AtomicU64,
-    pub journal_bytes: AtomicU64,
-    pub live_bytes: AtomicU64,
-    pub subscriber_lost: AtomicU64,
-    pub quarantined_readings: AtomicU64,
-    pub quarantine_bytes: AtomicU64,
-    pub quarantine_dropped_bytes: AtomicU64,
-    pub seals: AtomicU64,
-    pub seal_errors: AtomicU64,
-    pub imported_parts: AtomicU64,
-    pub imported_readings: AtomicU64,
-    pub merges: AtomicU64,
-    pub merge_errors: AtomicU64,
-    pub merge_bytes: AtomicU64,
-    pub tier_bytes_written: AtomicU64,
-    pub retention_rewritten_bytes: AtomicU64,
-    pub deletions: AtomicU64,
-    pub sensors_expired: AtomicU64,
-    pub schemas_expired: AtomicU64,
-    pub deleted_readings: AtomicU64,
-    pub deletion_rewritten_bytes: AtomicU64,
-    pub retention_blocks: AtomicU64,
-    pub retention_rows: AtomicU64,
-    pub result_cache_stored: AtomicU64,
-    pub result_cache_hits: AtomicU64,
-    pub result_cache_misses: AtomicU64,
-    pub result_cache_invalidated: AtomicU64,
-    pub damaged_bytes: AtomicU64,
-    pub job_records: AtomicU64,
-    pub job_commits: AtomicU64,
-    pub jobs_dropped: AtomicU64,
-    pub damaged_jobs: AtomicU64,
-    /// Blocks that were missing or cut short when the store was opened.
-    pub damaged_at_open: AtomicU64,
+/// Declares the counters of [`StoreStats`] that rise and fall while the store runs.
+macro_rules! counters {
+    ($($name:ident),* $(,)?) => {
+        /// The running counters behind [`StoreStats`].
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub $name: AtomicU64,)*
+            /// Blocks that were missing or cut short when the store was opened.
+            pub damaged_at_open: AtomicU64,
+        }
+
+        impl Counters {
+            /// The counters; the caller sets the other fields.
+            pub fn read(&self) -> StoreStats {
+                StoreStats { $($name: self.$name.load(Relaxed),)* ..StoreStats::default() }
+            }
+        }
+    };
+}
+
+counters! {
+    batches, readings, schemaless_readings, payload_bytes, duplicates, rejected, busy, write_errors, fsyncs, fsync_ns,
+    queue_bytes, journal_bytes, live_bytes, subscriber_lost, quarantined_readings, quarantine_bytes,
+    quarantine_dropped_bytes, seals, seal_errors, imported_parts, imported_readings, merges, merge_errors,
+    merge_bytes, tier_bytes_written, retention_rewritten_bytes, deletions, sensors_expired, schemas_expired,
+    deleted_readings, deletion_rewritten_bytes, retention_blocks, retention_rows, result_cache_stored,
+    result_cache_hits, result_cache_misses, result_cache_invalidated, damaged_bytes, job_records, job_commits,
+    jobs_dropped, damaged_jobs,
 }
 
 /// Adds to a counter.
@@ -209,56 +190,4 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 /// Subtracts from a counter of what is there now.
 pub(crate) fn sub(counter: &AtomicU64, amount: u64) {
     counter.fetch_sub(amount, Relaxed);
-}
-
-impl Counters {
-    /// The counters; the caller sets the other fields.
-    pub fn read(&self) -> StoreStats {
-        let get = |counter: &AtomicU64| counter.load(Relaxed);
-        StoreStats {
-            batches: get(&self.batches),
-            readings: get(&self.readings),
-            schemaless_readings: get(&self.schemaless_readings),
-            payload_bytes: get(&self.payload_bytes),
-            duplicates: get(&self.duplicates),
-            rejected: get(&self.rejected),
-            busy: get(&self.busy),
-            write_errors: get(&self.write_errors),
-            fsyncs: get(&self.fsyncs),
-            fsync_ns: get(&self.fsync_ns),
-            queue_bytes: get(&self.queue_bytes),
-            journal_bytes: get(&self.journal_bytes),
-            live_bytes: get(&self.live_bytes),
-            subscriber_lost: get(&self.subscriber_lost),
-            quarantined_readings: get(&self.quarantined_readings),
-            quarantine_bytes: get(&self.quarantine_bytes),
-            quarantine_dropped_bytes: get(&self.quarantine_dropped_bytes),
-            seals: get(&self.seals),
-            seal_errors: get(&self.seal_errors),
-            imported_parts: get(&self.imported_parts),
-            imported_readings: get(&self.imported_readings),
-            merges: get(&self.merges),
-            merge_errors: get(&self.merge_errors),
-            merge_bytes: get(&self.merge_bytes),
-            tier_bytes_written: get(&self.tier_bytes_written),
-            sensors_expired: get(&self.sensors_expired),
-            schemas_expired: get(&self.schemas_expired),
-            deletions: get(&self.deletions),
-            deleted_readings: get(&self.deleted_readings),
-            deletion_rewritten_bytes: get(&self.deletion_rewritten_bytes),
-            retention_rewritten_bytes: get(&self.retention_rewritten_bytes),
-            retention_blocks: get(&self.retention_blocks),
-            retention_rows: get(&self.retention_rows),
-            result_cache_stored: get(&self.result_cache_stored),
-            result_cache_hits: get(&self.result_cache_hits),
-            result_cache_misses: get(&self.result_cache_misses),
-            result_cache_invalidated: get(&self.result_cache_invalidated),
-            damaged_bytes: get(&self.damaged_bytes),
-            job_records: get(&self.job_records),
-            job_commits: get(&self.job_commits),
-            jobs_dropped: get(&self.jobs_dropped),
-            damaged_jobs: get(&self.damaged_jobs),
-            ..StoreStats::default()
-        }
-    }
 }

@@ -69,26 +69,6 @@ impl<'a> BlockDrafts<'a> {
     }
 
     pub(crate) fn finish(self) -> Result<Vec<FinishedBlock>, StoreError> {
-        let (mut finished, mut failed) = (Vec::new(), None);
-        for draft in self.open.into_values() {
-            match failed {
-                None => match draft.finish() {
-                    Ok(block) => finished.push(block),
-                    Err(error) => failed = Some(error),
-                },
-                Some(_) => draft.discard(),
-            }
-        }
-        match failed {
-            None => Ok(finished),
-            Some(error) => {
-                finished.iter().for_each(|block| block.discard());
-                Err(error)
-            }
-        }
-    }
-
-    pub(crate) fn discard(self) {
-        self.open.into_values().for_each(|draft| draft.discard());
+        self.open.into_values().map(BlockDraft::finish).collect()
     }
 }

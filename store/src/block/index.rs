@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use wholegrain_model::schema::put_varint;
 
-use crate::ranges::get_varint;
+use crate::ranges::{get_varint, unzigzag, zigzag};
 
 /// The metadata key of the index.
 pub(crate) const INDEX_KEY: &str = "wholegrain.index";
@@ -24,14 +24,6 @@ pub(crate) struct IndexEntry {
     pub rows: u64,
     pub first_time: i64,
     pub last_time: i64,
-}
-
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)).cast_unsigned()
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
 /// The most bytes of a varint.

@@ -10,9 +10,6 @@ use crate::ranges::get_varint;
 /// Key of the footer's metadata.
 pub(crate) const LINES_KEY: &str = "wholegrain.lines";
 
-const BEYOND: u64 = 1;
-const UNDECIDED: u64 = 2;
-
 /// Writes it, in the order of the index.
 #[derive(Debug, Default)]
 pub(crate) struct WindowLinesWriter {
@@ -21,9 +18,8 @@ pub(crate) struct WindowLinesWriter {
 
 impl WindowLinesWriter {
     pub(crate) fn push(&mut self, drawn: LineSpacings) {
-        let LineSpacings { longest, hole, beyond, undecided } = drawn;
-        let flags = if beyond { BEYOND } else { 0 } | if undecided { UNDECIDED } else { 0 };
-        [longest.unsigned_abs(), hole.unsigned_abs(), flags]
+        let LineSpacings { longest, hole, beyond } = drawn;
+        [longest.unsigned_abs(), hole.unsigned_abs(), u64::from(beyond)]
             .iter()
             .for_each(|value| put_varint(*value, &mut self.body));
     }
@@ -39,9 +35,9 @@ pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<LineSpacings>, &'
     let (mut all, mut at) = (Vec::with_capacity(sensors), 0);
     while at < body.len() && all.len() < sensors {
         let mut next = || get_varint(&body, &mut at);
-        let (Some(longest), Some(hole), Some(flags)) = (next(), next(), next()) else { break };
+        let (Some(longest), Some(hole), Some(beyond @ 0..=1)) = (next(), next(), next()) else { break };
         let (Ok(longest), Ok(hole)) = (i64::try_from(longest), i64::try_from(hole)) else { break };
-        all.push(LineSpacings { longest, hole, beyond: flags & BEYOND != 0, undecided: flags & UNDECIDED != 0 });
+        all.push(LineSpacings { longest, hole, beyond: beyond == 1 });
     }
     if all.len() == sensors && at == body.len() { Ok(all) } else { Err("its footer has lines of other sensors") }
 }
@@ -54,8 +50,8 @@ mod tests {
     fn what_the_footer_says_is_taken_back_or_refused() {
         let all = [
             LineSpacings::default(),
-            LineSpacings { longest: 10_000_000_000, hole: 1, beyond: true, undecided: false },
-            LineSpacings { longest: 0, hole: i64::MAX, beyond: true, undecided: true },
+            LineSpacings { longest: 10_000_000_000, hole: 1, beyond: true },
+            LineSpacings { longest: 0, hole: i64::MAX, beyond: true },
         ];
         let mut writer = WindowLinesWriter::default();
         all.iter().for_each(|drawn| writer.push(*drawn));

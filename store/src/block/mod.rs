@@ -23,10 +23,8 @@ use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 
-/// Version of a block's footer; a newer one is refused.
-pub(crate) const BLOCK_VERSION: u64 = 1;
-/// Version of a tier's footer. Version 1 has no lines.
-pub(crate) const TIER_VERSION: u64 = 2;
+/// Version of the files of blocks and tiers; another one is refused.
+pub(crate) const FORMAT_VERSION: u64 = 1;
 
 /// Approximate rows of a data page of `value`: a page ends at the first sensor's end at or after this many, and never has more than twice as many.
 /// A scan of one sensor decodes whole pages.
@@ -67,8 +65,8 @@ mod tests {
     use super::read::{Block, OpenBlock};
     use super::rows::RowReader;
     use super::same_times::SameTimes;
-    use super::write::{BlockSummary, BlockWriter};
-    use crate::block::record::BlockRecord;
+    use super::write::BlockWriter;
+    use crate::block::record::{BlockKind, BlockRecord, BlockSummary};
     use crate::disk::{Disk, RealDisk};
     use crate::maintenance::verify::check_file;
     use crate::{Chunk, StoreError};
@@ -78,24 +76,9 @@ mod tests {
     }
 
     fn record(written: &BlockSummary) -> BlockRecord {
-        BlockRecord {
-            id: 1,
-            path: "a.parquet".into(),
-            value_type: ValueType::Int,
-            day: Some(0),
-            level: 0,
-            first_segment: 1,
-            last_segment: 1,
-            import: 0,
-            first_time: written.first_time,
-            last_time: written.last_time,
-            rows: written.rows,
-            bytes: written.bytes,
-            tier: None,
-            trimmed: false,
-            sums: None,
-            tombstones: Vec::new(),
-        }
+        let value_type = ValueType::Int;
+        let kind = BlockKind { value_type, day: Some(0), level: 0, first_segment: 1, last_segment: 1, import: 0 };
+        BlockRecord { sums: None, ..kind.record(1, "a.parquet".to_owned(), None, written) }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::find::{RecentPlaces, SensorRows};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::read_header;
 use super::same_times::{self, TIMES_KEY};
-use super::{BLOCK_VERSION, TIER_VERSION, fault, locate};
+use super::{FORMAT_VERSION, fault, locate};
 use crate::StoreError;
 use crate::block::lines::{self, LINES_KEY};
 use crate::block::record::{BlockRecord, FileChecksums};
@@ -125,11 +125,12 @@ pub(super) struct DecodedPage {
 /// The columns that are read; the index replaces `sensor`.
 pub(super) const TIME: usize = 0;
 pub(super) const VALUE: usize = 1;
-/// Columns that are read: of a block `time` and `value`; of a tier `time`, `min`, `max`, `sum`, `count`, `first`, `last`, and with lines
-/// `first_after`, `last_after`, `covered`, `uneven`, `edges`.
+/// Columns that are read: of a block `time` and `value`; of a tier `time`, `min`, `max`, `sum`, `count`, `first`, `last`, `first_after`,
+/// `last_after`, `covered`, `uneven`, `edges`.
 const BLOCK_COLUMNS: usize = 2;
-const TIER_COLUMNS: usize = 7;
-const LINED_COLUMNS: usize = 12;
+const TIER_COLUMNS: usize = 12;
+/// The first of a tier's columns that describe the lines between its values.
+const LINES: usize = 7;
 /// The tier's column with the number of values.
 pub(super) const COUNT: usize = 4;
 /// The tier's column that holds floats whatever the values are; those next to it hold integers.
@@ -146,7 +147,7 @@ pub(crate) struct OpenBlock {
     starts: Vec<u64>,
     /// For each sensor the first one of the run with the same times; empty if each sensor has its own times.
     same_times: Vec<u32>,
-    /// For a tier with lines: what each sensor's lines depend on.
+    /// For a tier: what each sensor's lines depend on.
     drawn: Vec<LineSpacings>,
     pub(super) pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
@@ -192,7 +193,7 @@ impl OpenBlock {
             .with_offset_index_policy(PageIndexPolicy::Required)
             .parse_and_finish(reader.as_ref())
             .map_err(|error| fault("reading", path, error))?;
-        let lined = check_version(path, &metadata, block.record.tier.is_some())?;
+        check_version(path, &metadata)?;
         let entries = read_index(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
         let mut starts = Vec::with_capacity(entries.len());
         let mut rows = 0u64;
@@ -204,17 +205,13 @@ impl OpenBlock {
             Some(text) => same_times::decode(text, &entries).map_err(|reason| StoreError::damaged(path, reason))?,
             None => Vec::new(),
         };
-        let drawn = match (lined, pair(&metadata, LINES_KEY)) {
-            (false, _) => Ok(Vec::new()),
-            (true, Some(text)) => lines::decode(text, entries.len()),
-            (true, None) => Err("its footer does not say what its lines depend on"),
+        let is_tier = block.record.tier.is_some();
+        let drawn = match pair(&metadata, LINES_KEY) {
+            _ if !is_tier => Ok(Vec::new()),
+            Some(text) => lines::decode(text, entries.len()),
+            None => Err("its footer does not say what its lines depend on"),
         };
         let drawn = drawn.map_err(|reason| StoreError::damaged(path, reason))?;
-        let columns = match (block.record.tier.is_some(), lined) {
-            (false, _) => BLOCK_COLUMNS,
-            (true, false) => TIER_COLUMNS,
-            (true, true) => LINED_COLUMNS,
-        };
         let mut opened = Self {
             id: block.record.id,
             path: path.clone(),
@@ -224,7 +221,7 @@ impl OpenBlock {
             starts,
             same_times,
             drawn,
-            pages: vec![Vec::new(); columns],
+            pages: vec![Vec::new(); if is_tier { TIER_COLUMNS } else { BLOCK_COLUMNS }],
             groups: Vec::new(),
             last_found: RecentPlaces::default(),
         };
@@ -287,9 +284,7 @@ impl OpenBlock {
     /// Whether a column is of integers.
     fn is_integer(&self, column: usize) -> bool {
         match column {
-            TIME => true,
-            COUNT => self.pages.len() > BLOCK_COLUMNS || self.value_type == ValueType::Int,
-            TIER_COLUMNS.. => column != UNEVEN,
+            TIME | COUNT | LINES.. => column != UNEVEN,
             _ => self.value_type == ValueType::Int,
         }
     }
@@ -304,19 +299,14 @@ impl OpenBlock {
         Ok(())
     }
 
-    /// Whether a tier's windows know the lines between their values.
-    pub fn has_lines(&self) -> bool {
-        self.pages.len() == LINED_COLUMNS
-    }
-
-    /// What the lines of a sensor's windows depend on; `None` if the file does not say.
+    /// What the lines of a sensor's windows depend on; `None` if the tier has no windows of the sensor.
     pub fn drawn(&self, path: &str) -> Option<LineSpacings> {
         self.last_found.find(&self.entries, path).and_then(|at| self.drawn.get(at)).copied()
     }
 
-    /// The same for one of [`OpenBlock::entries`].
-    pub fn drawn_at(&self, at: usize) -> Option<LineSpacings> {
-        self.drawn.get(at).copied()
+    /// The same for one of the [`OpenBlock::entries`] of a tier.
+    pub fn drawn_at(&self, at: usize) -> LineSpacings {
+        self.drawn[at]
     }
 
     /// Every sensor's rows, in row order.
@@ -512,14 +502,13 @@ fn pair<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
     pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
 }
 
-/// Refuses a file of a newer release, whose columns may have another meaning. Returns whether it is a tier with lines.
-fn check_version(path: &Path, metadata: &ParquetMetaData, is_tier: bool) -> Result<bool, StoreError> {
-    let known = if is_tier { TIER_VERSION } else { BLOCK_VERSION };
+/// Refuses a file of a newer release, whose columns may have another meaning.
+fn check_version(path: &Path, metadata: &ParquetMetaData) -> Result<(), StoreError> {
+    let known = FORMAT_VERSION;
     let text = pair(metadata, VERSION_KEY).unwrap_or_default();
     match text.parse() {
+        Ok(FORMAT_VERSION) => Ok(()),
         Ok(found) if found > known => Err(StoreError::NewerVersion { path: path.to_owned(), found, known }),
-        Ok(BLOCK_VERSION) => Ok(false),
-        Ok(TIER_VERSION) => Ok(true),
         _ => Err(StoreError::damaged(path, format!("its footer has no version of the format ({text:?})"))),
     }
 }

@@ -18,6 +18,17 @@ pub(crate) struct FileChecksums {
     pub tail: u32,
 }
 
+/// A summary of a finished file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BlockSummary {
+    pub entries: usize,
+    pub rows: u64,
+    pub bytes: u64,
+    pub first_time: i64,
+    pub last_time: i64,
+    pub sums: FileChecksums,
+}
+
 /// The catalogue's record of one block or tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlockRecord {
@@ -80,6 +91,31 @@ pub(crate) struct BlockKind {
     pub first_segment: u64,
     pub last_segment: u64,
     pub import: u32,
+}
+
+impl BlockKind {
+    /// The record of a finished file.
+    pub fn record(self, id: u64, path: String, tier: Option<TierSource>, written: &BlockSummary) -> BlockRecord {
+        let BlockKind { value_type, day, level, first_segment, last_segment, import } = self;
+        BlockRecord {
+            id,
+            path,
+            value_type,
+            day,
+            level,
+            first_segment,
+            last_segment,
+            import,
+            first_time: written.first_time,
+            last_time: written.last_time,
+            rows: written.rows,
+            bytes: written.bytes,
+            tier,
+            trimmed: false,
+            sums: Some(written.sums),
+            tombstones: Vec::new(),
+        }
+    }
 }
 
 /// `yyyy/mm/dd/<first time>-<id>-int.parquet`, by the UTC day of the first time.

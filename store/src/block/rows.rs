@@ -31,14 +31,12 @@ impl RowReader {
         Self { times_before: found.start - found.times, ..Self::new(block, cache) }
     }
 
-    /// The same with the lines between their values, if the file has them.
+    /// [`RowReader::read_windows`], with the lines between the values.
     pub fn read_lines(&mut self, start: u64, count: u64) -> Result<TierWindows, StoreError> {
         let mut windows = self.read_windows(start, count)?;
-        if self.block.has_lines() {
-            match &mut windows {
-                TierWindows::Int(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value as f64)?),
-                TierWindows::Float(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value)?),
-            }
+        match &mut windows {
+            TierWindows::Int(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value as f64)?),
+            TierWindows::Float(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value)?),
         }
         Ok(windows)
     }

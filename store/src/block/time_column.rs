@@ -12,7 +12,7 @@ use parquet::schema::types::ColumnDescPtr;
 use wholegrain_model::ValueType;
 
 use super::page::ChunkBytes;
-use super::write::{TIME_ZSTD_LEVEL, properties};
+use super::write::{ColumnChunk, TIME_ZSTD_LEVEL, properties};
 use super::{GROUP_ROWS, TIME_PAGE_ROWS};
 
 /// Sensors whose times a page holds if they are noise.
@@ -29,7 +29,7 @@ pub(super) struct TimeColumn {
     descr: ColumnDescPtr,
     value_type: ValueType,
     early: Vec<i64>,
-    writer: Option<(ColumnWriter<'static>, ChunkBytes)>,
+    writer: Option<ColumnChunk>,
 }
 
 impl TimeColumn {
@@ -48,10 +48,10 @@ impl TimeColumn {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<(ColumnWriter<'static>, ChunkBytes)> {
+    fn begin(&mut self) -> Result<ColumnChunk> {
         let early = std::mem::take(&mut self.early);
         let (rows, level) = page(&early);
-        let props = Arc::new(properties(self.value_type, level, rows)?);
+        let props = Arc::new(properties(&[("value", self.value_type)], level, rows)?);
         let bytes = ChunkBytes::default();
         let mut writer = get_column_writer(self.descr.clone(), props, Box::new(bytes.clone()));
         write(&mut writer, &early)?;
@@ -59,7 +59,7 @@ impl TimeColumn {
     }
 
     /// The complete writer, and its bytes.
-    pub fn finish(mut self) -> Result<(ColumnWriter<'static>, ChunkBytes)> {
+    pub fn finish(mut self) -> Result<ColumnChunk> {
         match self.writer.take() {
             Some(begun) => Ok(begun),
             None => self.begin(),

@@ -197,6 +197,64 @@ impl TierWindows {
     }
 }
 
+impl TierWindows {
+    pub(crate) fn extend(&mut self, more: &TierWindows) {
+        match (self, more) {
+            (TierWindows::Int(rows), TierWindows::Int(more)) => rows.extend(more, 0, more.times.len()),
+            (TierWindows::Float(rows), TierWindows::Float(more)) => rows.extend(more, 0, more.times.len()),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn lines(&self) -> Option<&WindowLines> {
+        match self {
+            TierWindows::Int(rows) => rows.lines.as_ref(),
+            TierWindows::Float(rows) => rows.lines.as_ref(),
+        }
+    }
+
+    pub(crate) fn without_lines(mut self) -> TierWindows {
+        match &mut self {
+            TierWindows::Int(rows) => rows.lines = None,
+            TierWindows::Float(rows) => rows.lines = None,
+        }
+        self
+    }
+
+    pub(crate) fn row(&self, at: usize) -> TierWindows {
+        match self {
+            TierWindows::Int(from) => {
+                let mut rows = WindowColumns::default();
+                rows.extend(from, at, at + 1);
+                TierWindows::Int(rows)
+            }
+            TierWindows::Float(from) => {
+                let mut rows = WindowColumns::default();
+                rows.extend(from, at, at + 1);
+                TierWindows::Float(rows)
+            }
+        }
+    }
+}
+
+impl<T: Copy> WindowColumns<T> {
+    pub(crate) fn extend(&mut self, from: &WindowColumns<T>, start: usize, end: usize) {
+        self.times.extend_from_slice(&from.times[start..end]);
+        self.counts.extend_from_slice(&from.counts[start..end]);
+        self.mins.extend_from_slice(&from.mins[start..end]);
+        self.maxs.extend_from_slice(&from.maxs[start..end]);
+        self.sums.extend_from_slice(&from.sums[start..end]);
+        self.firsts.extend_from_slice(&from.firsts[start..end]);
+        self.lasts.extend_from_slice(&from.lasts[start..end]);
+        match (&mut self.lines, &from.lines) {
+            (Some(lines), Some(from)) => lines.extend(from, start, end),
+            (lines, from) => {
+                *lines = from.as_ref().filter(|_| self.times.len() == end - start).map(|from| from.part(start, end))
+            }
+        }
+    }
+}
+
 /// What the lines of one sensor's windows in one file depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LineSpacings {
@@ -206,15 +264,12 @@ pub(crate) struct LineSpacings {
     pub hole: i64,
     /// Whether there are spacings over the bound, which their neighbours decided.
     pub beyond: bool,
-    /// Whether readings outside the file decide about a spacing. The spacing then begins a new row with [`WindowEdge::Unknown`], except in files of
-    /// earlier releases, which made it a hole.
-    pub undecided: bool,
 }
 
 impl LineSpacings {
     /// Whether the lines are right if readings up to `bound_ns` apart are bridged.
     pub fn fits(&self, bound_ns: i64) -> bool {
-        !self.undecided && self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
+        self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
     }
 
     /// Joins the values of two parts of a sensor's readings.
@@ -223,7 +278,6 @@ impl LineSpacings {
             longest: self.longest.max(other.longest),
             hole: if self.hole == 0 || other.hole == 0 { self.hole.max(other.hole) } else { self.hole.min(other.hole) },
             beyond: self.beyond || other.beyond,
-            undecided: self.undecided || other.undecided,
         }
     }
 }

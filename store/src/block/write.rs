@@ -21,25 +21,15 @@ use super::page::ChunkBytes;
 use super::same_times::{SameTimes, TIMES_KEY};
 use super::sensor_column::SensorColumn;
 use super::time_column::TimeColumn;
-use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
+use super::{FORMAT_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::StoreError;
-use crate::block::record::FileChecksums;
+use crate::block::record::{BlockSummary, FileChecksums};
 use crate::disk::{Disk, DiskFile};
 
 /// Level of zstd for times: they repeat from sensor to sensor, which the fastest level finds as well as any.
 pub(crate) const TIME_ZSTD_LEVEL: i32 = 1;
 /// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 << 10;
-/// A summary of a finished block.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BlockSummary {
-    pub entries: usize,
-    pub rows: u64,
-    pub bytes: u64,
-    pub first_time: i64,
-    pub last_time: i64,
-    pub sums: FileChecksums,
-}
 
 /// A block that is being written.
 pub(crate) struct BlockWriter {
@@ -58,7 +48,7 @@ pub(crate) struct BlockWriter {
 struct RowGroup {
     sensor: SensorColumn,
     time: TimeColumn,
-    value: (ColumnWriter<'static>, ChunkBytes),
+    value: ColumnChunk,
     rows: u64,
     waiting: PendingRows,
 }
@@ -87,9 +77,10 @@ impl BlockWriter {
     }
 
     fn new(file: Arc<dyn DiskFile>, path: &Path, value_type: ValueType, level: i32) -> Result<Self> {
-        let schema = message(value_type)?;
+        let columns = [("value", value_type)];
+        let schema = message("reading", &columns)?;
         let descr = SchemaDescriptor::new(schema.clone());
-        let props = Arc::new(properties(value_type, level, PAGE_ROWS)?);
+        let props = Arc::new(properties(&columns, level, PAGE_ROWS)?);
         let sink = FileSink::new(file);
         Ok(Self {
             path: path.to_owned(),
@@ -131,15 +122,8 @@ impl BlockWriter {
     fn finish_group(&mut self) -> Result<()> {
         let Some(mut group) = self.group.take() else { return Ok(()) };
         group.flush()?;
-        let mut row_group = self.file.next_row_group()?;
-        let (bytes, close) = group.sensor.finish(&self.columns[0], self.level)?;
-        row_group.append_column(&bytes, close)?;
-        for (writer, bytes) in [group.time.finish()?, group.value] {
-            let close = writer.close()?;
-            row_group.append_column(&bytes.take(), close)?;
-        }
-        row_group.close()?;
-        Ok(())
+        let columns = [group.time.finish()?, group.value];
+        write_row_group(&mut self.file, group.sensor, (&self.columns[0], self.level), columns)
     }
 
     /// Has the footer say which segments' readings these are, so that readers without the catalogue know whose reading counts.
@@ -160,8 +144,28 @@ impl BlockWriter {
     }
 }
 
-fn external(error: io::Error) -> ParquetError {
+pub(crate) fn external(error: io::Error) -> ParquetError {
     ParquetError::External(Box::new(error))
+}
+
+/// A column chunk that is being written, and its bytes.
+pub(crate) type ColumnChunk = (ColumnWriter<'static>, ChunkBytes);
+
+/// Writes a row group: the sensors, with the description of their column and the level of zstd, and the other columns.
+pub(crate) fn write_row_group(
+    file: &mut SerializedFileWriter<FileSink>,
+    sensor: SensorColumn,
+    (descr, level): (&ColumnDescPtr, i32),
+    columns: impl IntoIterator<Item = ColumnChunk>,
+) -> Result<()> {
+    let mut row_group = file.next_row_group()?;
+    let (bytes, close) = sensor.finish(descr, level)?;
+    row_group.append_column(&bytes, close)?;
+    for (writer, bytes) in columns {
+        let close = writer.close()?;
+        row_group.append_column(&bytes.take(), close)?;
+    }
+    row_group.close().map(drop)
 }
 
 /// Writes the index and the footer, and syncs the file.
@@ -237,53 +241,68 @@ fn present<T: Copy>(values: &[T], start: usize, gaps: &Gaps, out: &mut Vec<T>) {
     }
 }
 
-fn message(value_type: ValueType) -> Result<TypePtr> {
-    let value = match value_type {
-        ValueType::Int => "INT64",
-        ValueType::Float => "DOUBLE",
+/// The schema of a file with these columns after `sensor` and `time`. Only a reading's `value` can be a gap.
+pub(crate) fn message(name: &str, columns: &[(&str, ValueType)]) -> Result<TypePtr> {
+    let column = |(name, value_type): &(&str, ValueType)| {
+        let repetition = if *name == "value" { "OPTIONAL" } else { "REQUIRED" };
+        let physical = match value_type {
+            ValueType::Int => "INT64",
+            ValueType::Float => "DOUBLE",
+        };
+        format!("{repetition} {physical} {name};")
     };
     let text = format!(
-        "message reading {{
+        "message {name} {{
             REQUIRED BYTE_ARRAY sensor (STRING);
             REQUIRED INT64 time (TIMESTAMP(NANOS,true));
-            OPTIONAL {value} value;
-        }}"
+            {}
+        }}",
+        columns.iter().map(column).collect::<String>()
     );
     Ok(Arc::new(parse_message_type(&text)?))
 }
 
-pub(super) fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<WriterProperties> {
-    let column = |name: &str| ColumnPath::from(name);
-    let (data_type, encoding) = match value_type {
-        ValueType::Int => (DataType::Int64, Encoding::DELTA_BINARY_PACKED),
-        ValueType::Float => (DataType::Float64, Encoding::BYTE_STREAM_SPLIT),
-    };
+/// The properties of a file with these columns after `sensor` and `time`.
+pub(crate) fn properties(columns: &[(&str, ValueType)], level: i32, page_rows: usize) -> Result<WriterProperties> {
     let text = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
-    let arrow = ArrowSchema::new(vec![
+    let mut fields = vec![
         Field::new("sensor", text, false),
         Field::new("time", DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())), false),
-        Field::new("value", data_type, true),
-    ]);
-    let metadata = vec![
-        KeyValue::new(parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&arrow)),
-        KeyValue::new(VERSION_KEY.to_owned(), BLOCK_VERSION.to_string()),
     ];
-    Ok(WriterProperties::builder()
+    fields.extend(columns.iter().map(|(name, value_type)| {
+        let data_type = match value_type {
+            ValueType::Int => DataType::Int64,
+            ValueType::Float => DataType::Float64,
+        };
+        Field::new(*name, data_type, *name == "value")
+    }));
+    let metadata = vec![
+        KeyValue::new(parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&ArrowSchema::new(fields))),
+        KeyValue::new(VERSION_KEY.to_owned(), FORMAT_VERSION.to_string()),
+    ];
+    let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_created_by(concat!("wholegrain ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(level)?))
         .set_dictionary_enabled(false)
-        .set_column_encoding(column("time"), Encoding::PLAIN)
-        .set_column_encoding(column("value"), encoding)
+        .set_column_encoding(ColumnPath::from("time"), Encoding::PLAIN)
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_column_statistics_enabled(column("value"), EnabledStatistics::None)
         .set_data_page_row_count_limit(page_rows)
         // Pages end by their rows: a page of times is half as long as this bound.
         .set_data_page_size_limit(page_rows.max(TIME_PAGE_ROWS) * 16)
         // So that a page ends with a sensor: less than a page's rows waited, and at most as many came.
         .set_write_batch_size(2 * PAGE_ROWS)
-        .set_key_value_metadata(Some(metadata))
-        .build())
+        .set_key_value_metadata(Some(metadata));
+    for (name, value_type) in columns {
+        let encoding = match value_type {
+            ValueType::Int => Encoding::DELTA_BINARY_PACKED,
+            ValueType::Float => Encoding::BYTE_STREAM_SPLIT,
+        };
+        builder = builder
+            .set_column_encoding(ColumnPath::from(*name), encoding)
+            .set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::None);
+    }
+    Ok(builder.build())
 }
 
 /// Where the library writes to: a file of the store's disk, in large pieces.

@@ -124,20 +124,14 @@ impl Compactor {
         let draft = BlockDraft::create(&self.drafts, kind, level)?;
         let wanted = kind.level >= TIER_LEVEL_MIN || over;
         let tiers = if wanted { resolutions(&self.config.tiers) } else { Vec::new() };
-        let tiers = match self.downsampler.begin(kind, draft.id(), &tiers) {
-            Ok(tiers) => tiers,
-            Err(error) => {
-                draft.discard();
-                return Err(error);
-            }
-        };
-        let output = MergeOutput { draft: Some(draft), tiers, keep_from: None };
+        let tiers = self.downsampler.begin(kind, draft.id(), &tiers)?;
+        let output = MergeOutput { draft: Some(draft), tiers: Some(tiers), keep_from: None };
         let Some(mut finished) = run(&open, inputs, output)? else { return Ok(()) };
         let bytes = finished[0].record.bytes;
         let tier_bytes: u64 = finished[1..].iter().map(|tier| tier.record.bytes).sum();
         if finished[0].record.rows == 0 {
             // All readings are deleted.
-            finished.drain(..).for_each(|file| file.discard());
+            finished.clear();
         }
         let mut replaced = inputs.to_vec();
         let of_inputs = |tier: &&Arc<Block>| {

@@ -72,18 +72,12 @@ impl FileRewriter {
         let mut draft = BlockDraft::create(&self.drafts, kind, self.config.seal_zstd_level)?;
         draft.trimmed = record.trimmed;
         let id = draft.id();
-        let drafts = match self.downsampler.begin(kind, id, &resolutions) {
-            Ok(drafts) => drafts,
-            Err(error) => {
-                draft.discard();
-                return Err(error);
-            }
-        };
-        let output = MergeOutput { draft: Some(draft), tiers: drafts, keep_from: None };
+        let drafts = self.downsampler.begin(kind, id, &resolutions)?;
+        let output = MergeOutput { draft: Some(draft), tiers: Some(drafts), keep_from: None };
         let Some(mut finished) = run(&open, &inputs, output)? else { return Ok(()) };
         let (rows, bytes) = (finished[0].record.rows, finished.iter().map(|file| file.record.bytes).sum());
         if rows == 0 {
-            finished.drain(..).for_each(|file| file.discard());
+            finished.clear();
         }
         let (mut replaced, mut relink) = (vec![block.clone()], Vec::new());
         if record.trimmed {

@@ -74,16 +74,10 @@ impl Sealer {
         drop(self.files.reconcile()?);
         let Some(segment) = self.files.view().closed.first().cloned() else { return Ok(false) };
         let mut drafts = BlockDrafts::new(&self.drafts, self.config.seal_zstd_level, segment.number, DAYS_MAX);
-        let result = self.write_segment(&segment, &mut drafts);
-        let finished = match result {
-            Ok(()) => drafts.finish()?,
-            Err(error) => {
-                drafts.discard();
-                return Err(error);
-            }
-        };
+        self.write_segment(&segment, &mut drafts)?;
+        let finished = drafts.finish()?;
         // An opening learns from the journal what arrived late. Before the segment goes, outdated results must be removed.
-        self.results.sync_invalidations().inspect_err(|_| finished.iter().for_each(|block| block.discard()))?;
+        self.results.sync_invalidations()?;
         let (ranges, groups) = self.commit_state_after(&segment);
         let encoded = ranges.iter().map(|((agent, boot), set)| (agent.clone(), *boot, set.encode())).collect();
         let newest_times = self.newest_times(&segment);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::read::Block;
-use crate::block::record::BlockKind;
+use crate::block::record::kind_of;
 use crate::catalogue::CatalogueChange;
 use crate::compaction::pick::is_over;
 use crate::compaction::write::{MergeOutput, open_all, run};
@@ -85,7 +85,7 @@ impl MissingTiers {
             let fits = |(at, entry): (usize, &IndexEntry)| {
                 let interval_ns =
                     sensors.id(&entry.path).and_then(|id| sensors.info(id)).map_or(0, |info| info.interval_ns);
-                open[0].drawn_at(at).is_some_and(|drawn| drawn.fits(bound_of(interval_ns)))
+                open[0].drawn_at(at).fits(bound_of(interval_ns))
             };
             if !open[0].entries().iter().enumerate().all(fits) {
                 outdated.push(tier.clone());
@@ -101,16 +101,10 @@ impl MissingTiers {
         let inputs = [block.clone()];
         let Some(open) = open_all(&inputs)? else { return Ok(()) };
         let record = &block.record;
-        let kind = BlockKind {
-            value_type: record.value_type,
-            day: record.day,
-            level: record.level,
-            first_segment: record.first_segment,
-            last_segment: record.last_segment,
-            import: record.import,
-        };
+        let kind = kind_of(record);
         let tiers = self.downsampler.begin(kind, record.id, missing)?;
-        let Some(finished) = run(&open, &inputs, MergeOutput { draft: None, tiers, keep_from: None })? else {
+        let Some(finished) = run(&open, &inputs, MergeOutput { draft: None, tiers: Some(tiers), keep_from: None })?
+        else {
             return Ok(());
         };
         let bytes: u64 = finished.iter().map(|tier| tier.record.bytes).sum();

@@ -31,7 +31,7 @@ pub(crate) fn open_all(blocks: &[Arc<Block>]) -> Result<Option<Vec<Arc<OpenBlock
 /// The files that are written.
 pub(crate) struct MergeOutput<'a> {
     pub draft: Option<BlockDraft>,
-    pub tiers: TierDrafts<'a>,
+    pub tiers: Option<TierDrafts<'a>>,
     /// The time from which a sensor's rows are kept; `None` keeps all.
     pub keep_from: Option<&'a dyn Fn(&str) -> i64>,
 }
@@ -42,33 +42,20 @@ pub(crate) fn run(
     inputs: &[Arc<Block>],
     mut output: MergeOutput,
 ) -> Result<Option<Vec<FinishedBlock>>, StoreError> {
-    if let Err(MergeFault { block, error }) = write(open, inputs, &mut output) {
-        output.tiers.discard();
-        output.draft.into_iter().for_each(|draft| draft.discard());
-        return match (block, error) {
-            (Some(at), error @ StoreError::Damaged { .. }) => {
-                inputs[at].mark_damaged(&error);
-                Ok(None)
-            }
-            (_, error) => Err(error),
-        };
+    match write(open, inputs, &mut output) {
+        Ok(()) => {}
+        Err(MergeFault { block: Some(at), error: error @ StoreError::Damaged { .. } }) => {
+            inputs[at].mark_damaged(&error);
+            return Ok(None);
+        }
+        Err(MergeFault { error, .. }) => return Err(error),
     }
     let mut finished = Vec::new();
     if let Some(draft) = output.draft {
-        match draft.finish() {
-            Ok(block) => finished.push(block),
-            Err(error) => {
-                output.tiers.discard();
-                return Err(error);
-            }
-        }
+        finished.push(draft.finish()?);
     }
-    match output.tiers.finish() {
-        Ok(tiers) => finished.extend(tiers),
-        Err(error) => {
-            finished.iter().for_each(|block| block.discard());
-            return Err(error);
-        }
+    if let Some(tiers) = output.tiers {
+        finished.extend(tiers.finish()?);
     }
     Ok(Some(finished))
 }
@@ -106,7 +93,9 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut MergeOutpu
         } else {
             interleave(path, &runs, &mut readers, inputs, output)?;
         }
-        output.tiers.end_sensor(path).map_err(|error| MergeFault { block: None, error })?;
+        if let Some(tiers) = &mut output.tiers {
+            tiers.end_sensor(path).map_err(|error| MergeFault { block: None, error })?;
+        }
     }
 }
 
@@ -184,7 +173,9 @@ impl MergeOutput<'_> {
             let pushed = draft.writer.push(path, &chunk.times, &chunk.column);
             pushed.map_err(|error| MergeFault { block: None, error })?;
         }
-        self.tiers.push(path, &chunk.times, &chunk.column);
+        if let Some(tiers) = &mut self.tiers {
+            tiers.push(path, &chunk.times, &chunk.column);
+        }
         Ok(())
     }
 }

@@ -170,10 +170,6 @@ impl ResultFiles {
     /// An operation that changes readings of the past in another way than an append (a deletion, an import, retention) calls this twice: before it
     /// commits, so that no crash leaves an outdated result; and again when readers see the change, so that no result computed meanwhile from an
     /// earlier snapshot is cached.
-    ///
-    /// Whoever changes readings of the past by another way than an append (deletes, imports, brings back) calls this twice: before the
-    /// change's commit point, so that no crash leaves a result that is out of date, and again when readers see the change, so that no
-    /// result made meanwhile from a snapshot of before is kept.
     pub(crate) fn changed(&self, from: i64, to: i64, sensors: Option<&[SensorId]>) -> Result<(), StoreError> {
         self.changes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         match sensors {
@@ -181,6 +177,13 @@ impl ResultFiles {
             Some(ids) => ids.iter().for_each(|id| self.noted.note(id.0, from, to)),
         }
         self.sync_invalidations()
+    }
+
+    /// The second call of [`ResultFiles::changed`]. On failure the invalidation stays pending and is applied before a cached result is used.
+    pub(crate) fn changed_after_commit(&self, from: i64, to: i64, sensors: Option<&[SensorId]>) {
+        if let Err(error) = self.changed(from, to, sensors) {
+            tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
+        }
     }
 
     /// Removes what arrived readings have invalidated; durable when it returns. Called before journal segments are removed.

@@ -138,10 +138,7 @@ impl Deleter {
         self.catalogue.commit(&CatalogueChange { relink: relink.clone(), ..CatalogueChange::default() })?;
         self.files.relink(&relink);
         drop(commit_state);
-        if let Err(error) = self.results.changed(deletion.from, deletion.to, sensors.as_deref()) {
-            // On failure the invalidation stays pending and is applied before a cached result is used.
-            tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
-        }
+        self.results.changed_after_commit(deletion.from, deletion.to, sensors.as_deref());
         self.remove_newest(sensors.as_deref(), deletion);
         add(&self.counters.deletions, 1);
         add(&self.counters.deleted_readings, affected.readings);

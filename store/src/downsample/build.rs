@@ -558,12 +558,12 @@ mod tests {
             &[(1, 9, 8, 40.0, Unknown, false), (1, 5, 4, 52.0, Line, false), (0, 2, 2, 62.0, Hole, false)],
         );
         check_lines(&tiers[1], &[(1, 32, 16, 40.0 + 20.0 + 52.0 + 62.0, Unknown, false)]);
-        assert_eq!(drawn, LineSpacings { longest: 2, hole: 15, beyond: true, undecided: false });
+        assert_eq!(drawn, LineSpacings { longest: 2, hole: 15, beyond: true });
         assert!(drawn.fits(3) && drawn.fits(14) && !drawn.fits(15) && !drawn.fits(1));
         // Three alike in a row are no holes, whatever the bound is.
         let (tiers, drawn) = lines(&values(&[0, 8, 16, 24, 32]));
         check_lines(&tiers[1], &[(0, 32, 32, 512.0, Unknown, false)]);
-        assert_eq!((drawn.longest, drawn.hole, drawn.undecided), (0, 0, false));
+        assert_eq!((drawn.longest, drawn.hole), (0, 0));
         // A gap at the end, and one before the first value.
         let gap = |time: i64| (time, None);
         let (tiers, drawn) =

@@ -7,10 +7,7 @@
 //! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
 
 pub(crate) mod build;
-mod choose;
-pub(crate) mod plan;
 pub(crate) mod rewrite;
-pub(crate) mod scan;
 pub(crate) mod write;
 
 use crate::time::floor;

@@ -14,7 +14,6 @@ use crate::block::rows::RowReader;
 use crate::block::runs::runs_of;
 use crate::block::tombstones::{remaining_windows, touches};
 use crate::block::windows::{LineSpacings, TierSource, TierWindows};
-use crate::block::write::BlockSummary;
 use crate::config::coarsest;
 use crate::downsample::build::AnyWindowBuilder;
 use crate::downsample::readings_from;
@@ -72,36 +71,21 @@ impl Downsampler {
         let Some(tier) = old.tier else { return Ok(None) };
         let (id, temporary) = self.drafts.next();
         let (disk, level) = (self.drafts.disk(), self.config.seal_zstd_level);
-        let write = || -> Result<BlockSummary, StoreError> {
-            let lined = opened.has_lines();
-            let writer = TierWriter::create(disk.as_ref(), &temporary, old.value_type, level, lined)?;
-            let reader = RowReader::new(opened.clone(), None);
-            let readings = block.map(|(block, opened)| (block, RowReader::new(opened.clone(), None), opened));
-            let mut rewrite = TierRewrite { downsampler: self, old, tier, reader, readings, writer };
-            let mut start = 0;
-            for (at, entry) in opened.entries().iter().enumerate() {
-                let rows = (start, start + entry.rows);
-                start = rows.1;
-                if wanted(at) {
-                    rewrite.sensor(entry, rows, opened.drawn_at(at))?;
-                }
-            }
-            rewrite.writer.finish()
-        };
-        match write() {
-            Ok(written) if written.entries == 0 => {
-                let _ = disk.remove(&temporary);
-                Ok(None)
-            }
-            Ok(written) => {
-                let record = record(kind_of(old), id, tier, &written);
-                Ok(Some(FinishedBlock::new(disk.clone(), temporary, record)))
-            }
-            Err(error) => {
-                let _ = disk.remove(&temporary);
-                Err(error)
+        let writer = TierWriter::create(disk.as_ref(), &temporary.path, old.value_type, level)?;
+        let reader = RowReader::new(opened.clone(), None);
+        let readings = block.map(|(block, opened)| (block, RowReader::new(opened.clone(), None), opened));
+        let mut rewrite = TierRewrite { downsampler: self, old, tier, reader, readings, writer };
+        let mut start = 0;
+        for (at, entry) in opened.entries().iter().enumerate() {
+            let rows = (start, start + entry.rows);
+            start = rows.1;
+            if wanted(at) {
+                rewrite.sensor(entry, rows, opened.drawn_at(at))?;
             }
         }
+        let written = rewrite.writer.finish()?;
+        let record = record(kind_of(old), id, tier, &written);
+        Ok((written.entries > 0).then_some(FinishedBlock { temporary, record }))
     }
 }
 
@@ -127,7 +111,7 @@ impl TierRewrite<'_> {
         &mut self,
         entry: &IndexEntry,
         (row, end): (u64, u64),
-        mut drawn: Option<LineSpacings>,
+        mut drawn: LineSpacings,
     ) -> Result<(), StoreError> {
         let (path, resolution) = (&entry.path, self.tier.resolution_ns);
         let (first, last) = (entry.first_time, entry.last_time);
@@ -150,15 +134,15 @@ impl TierRewrite<'_> {
             }
             None => None,
         };
-        if let (Some(drawn), Some(made)) = (&mut drawn, &made) {
-            *drawn = drawn.with(made.drawn);
+        if let Some(made) = &made {
+            drawn = drawn.with(made.drawn);
         }
         for (lo, hi, rows) in kept {
             let range = (first.max(lo), last.min(hi.saturating_sub(1)));
             self.writer.copy(&mut self.reader, (path, drawn), rows, range, lo > from)?;
         }
         match made {
-            Some(made) => self.writer.push(path, &made.windows, made.range, drawn.unwrap_or_default()),
+            Some(made) => self.writer.push(path, &made.windows, made.range, drawn),
             None => Ok(()),
         }
     }
@@ -171,15 +155,11 @@ impl TierRewrite<'_> {
         readings_from(block.record.trimmed, in_block, entry.first_time, coarsest)
     }
 
-    /// The time of a window's last value, and whether a gap follows it; `None` if the file does not say.
+    /// The time of a window's last value, and whether a gap follows it.
     fn last_value(&mut self, row: u64) -> Result<Option<(i64, bool)>, StoreError> {
         let windows = self.reader.read_lines(row, 1)?;
-        let lines = match &windows {
-            TierWindows::Int(rows) => &rows.lines,
-            TierWindows::Float(rows) => &rows.lines,
-        };
-        let of = |time: i64| lines.as_ref().map(|lines| (time + lines.last_after[0], lines.edges[0].gap_after));
-        Ok(windows.times().first().and_then(|time| of(*time)))
+        let (time, lines) = (windows.times().first(), windows.lines());
+        Ok(time.zip(lines).map(|(time, lines)| (time + lines.last_after[0], lines.edges[0].gap_after)))
     }
 
     /// Makes the windows of a sensor's readings in the block from a time on; `before` is the last value of the window before.

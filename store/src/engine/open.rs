@@ -1,6 +1,6 @@
 //! Opening a store: what a crash left is put in order, and what is durable in the journal is live again.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,6 @@ use std::time::Instant;
 use crate::block::cache::BlockCache;
 use crate::block::draft::DraftDirectory;
 use crate::block::read::{Block, RemovedBlocks};
-use crate::block::record::BlockRecord;
 use crate::catalogue::{Catalogue, CatalogueContents};
 use crate::compaction::Compactor;
 use crate::compaction::rewrite::FileRewriter;
@@ -17,7 +16,7 @@ use crate::compaction::seal::Sealer;
 use crate::compaction::tiers::MissingTiers;
 use crate::computed::ResultFiles;
 use crate::deletes::Deleter;
-use crate::disk::Disk;
+use crate::disk::{Disk, files_below};
 use crate::downsample::write::Downsampler;
 use crate::engine::Engine;
 use crate::expiry::SensorExpiry;
@@ -29,7 +28,6 @@ use crate::jobs::Jobs;
 use crate::losses::Losses;
 use crate::maintenance::backup::BackupMaker;
 use crate::maintenance::repair::Repairer;
-use crate::newest::NewestReadings;
 use crate::paths::{StorePaths, take_lock};
 use crate::registration::Registration;
 use crate::registry::Registry;
@@ -44,6 +42,7 @@ use crate::sensors::gate::ExpiryGate;
 use crate::sensors::{SensorIndex, Sensors};
 use crate::settings::change::PropertySettings;
 use crate::snapshot::SnapshotSource;
+use crate::snapshot::newest::NewestReadings;
 use crate::stats::{Counters, add};
 use crate::wal::appender::Appender;
 use crate::wal::journal::{Journal, JournalParts, note_newest};
@@ -207,7 +206,7 @@ impl Opened {
             newest_readings: component!(NewestReadings { sensors, batches: newest.clone(), snapshots }),
             rules: component!(RetentionRules { config, registry, policy, results, work }),
             retention: component! { Retention {
-                config, files, drafts, policy, results, compactor, rewriter, downsampler, counters,
+                config, files, drafts, policy, results, compactor, rewriter, counters,
             } },
             expiry: component! { SensorExpiry {
                 config, files, catalogue, sensors, newest, compactor, gate, counters, state: Mutex::default(),
@@ -360,33 +359,23 @@ fn check_blocks(
     report: &mut OpenReport,
 ) -> (Vec<Arc<Block>>, Vec<Arc<Block>>) {
     let (mut blocks, mut absent) = (Vec::new(), Vec::new());
-    let mut known: HashMap<PathBuf, &BlockRecord> = HashMap::new();
+    let mut known: HashSet<PathBuf> = HashSet::new();
     for record in &contents.blocks {
         let block = Block::new(record.clone(), &paths.blocks, disk.clone(), removed.clone());
         let size = disk.open(&block.path, false).and_then(|file| file.size());
+        known.insert(block.path.clone());
         if size.as_ref().is_ok_and(|size| *size == record.bytes) {
-            known.insert(block.path.clone(), record);
+            blocks.push(Arc::new(block));
         } else {
             block
                 .mark_damaged(&StoreError::damaged(&block.path, format!("missing or cut short: its size is {size:?}")));
             report.damaged_blocks.push(block.path.clone());
-            known.insert(block.path.clone(), record);
             absent.push(Arc::new(block));
-            continue;
-        }
-        blocks.push(Arc::new(block));
-    }
-    let mut dirs = vec![paths.blocks.clone()];
-    while let Some(dir) = dirs.pop() {
-        for entry in disk.list(&dir).unwrap_or_default() {
-            if entry.is_dir {
-                dirs.push(entry.path);
-            } else if !known.contains_key(&entry.path) {
-                tracing::warn!(file = %entry.path.display(), "not a file of this store; left alone");
-                report.foreign_files.push(entry.path);
-            }
         }
     }
-    report.foreign_files.sort();
+    for file in files_below(disk.as_ref(), &paths.blocks).into_iter().filter(|file| !known.contains(file)) {
+        tracing::warn!(file = %file.display(), "not a file of this store; left alone");
+        report.foreign_files.push(file);
+    }
     (blocks, absent)
 }

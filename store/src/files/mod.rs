@@ -107,14 +107,11 @@ impl FileSet {
         let all = view.blocks.iter().chain(&view.tiers).chain(&view.absent);
         let present = |block: &Arc<Block>| all.clone().any(|other| Arc::ptr_eq(block, other));
         let known = |id: &u64| view.blocks.iter().chain(&view.tiers).any(|other| other.record.id == *id);
-        let discard = || finished.iter().for_each(|block| block.discard());
         let relinked: Vec<u64> = change.relink.iter().map(|record| record.id).collect();
         if !replaced.iter().all(present) || !change.requires.iter().chain(&relinked).all(known) {
-            discard();
             return Ok(false);
         }
         if let Err(error) = self.name_files(finished) {
-            discard();
             for block in finished {
                 // Dropping a block marked for removal removes its file; then its catalogue entry can go.
                 self.block(block.record.clone()).remove_when_unused();
@@ -179,7 +176,10 @@ impl FileSet {
             let path = locate(&self.parts.paths.blocks, &block.record.path);
             let dir = path.parent().unwrap_or(&self.parts.paths.blocks).to_owned();
             self.parts.disk.create_dirs(&dir).map_err(|error| StoreError::io("creating", &dir, error))?;
-            self.parts.disk.rename(&block.temporary, &path).map_err(|error| StoreError::io("naming", &path, error))?;
+            self.parts
+                .disk
+                .rename(&block.temporary.path, &path)
+                .map_err(|error| StoreError::io("naming", &path, error))?;
             // The directories above too: a process that was killed may have created them without syncing their names.
             let above = dir.ancestors().take_while(|above| above.starts_with(&self.parts.paths.dir));
             dirs.extend(above.map(Path::to_owned));
@@ -261,10 +261,7 @@ impl FileSet {
         for segment in sealed {
             self.parts.segments.remove(segment.number, &segment.size());
         }
-        if let Err(error) = self.parts.results.changed(i64::MIN, i64::MAX, None) {
-            // On failure the invalidation stays pending and is applied before a cached result is used.
-            tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
-        }
+        self.parts.results.changed_after_commit(i64::MIN, i64::MAX, None);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use wholegrain_model::Value;
 use wholegrain_model::schema::put_varint;
 
 use crate::SensorId;
-use crate::ranges::get_varint;
+use crate::ranges::{get_varint, unzigzag, zigzag};
 use crate::segment::READINGS_MAGIC;
 use crate::sensors::reading::Reading;
 
@@ -75,14 +75,6 @@ pub(crate) fn decode(payload: &[u8]) -> Option<LiveReadings> {
         readings.push(Reading { sensor: SensorId(u32::try_from(sensor).ok()?), time, value });
     }
     (at == payload.len()).then_some(LiveReadings { source, readings })
-}
-
-fn zigzag(number: i64) -> u64 {
-    ((number << 1) ^ (number >> 63)) as u64
-}
-
-fn unzigzag(number: u64) -> i64 {
-    (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
 #[cfg(test)]

@@ -202,15 +202,7 @@ impl Importer {
     ) -> Result<(), StoreError> {
         // No seal may complete meanwhile: its blocks would count less than this import, though they arrived later.
         let _no_seal = self.sealer.lock();
-        let commit_state = match self.files.reconcile() {
-            Ok(commit_state) => commit_state,
-            Err(error) => {
-                finished.iter().for_each(|block| block.discard());
-                return Err(error);
-            }
-        };
-        let (known, dropped) = commit_state.imports.with(id, part, rows);
-        drop(commit_state);
+        let (known, dropped) = self.files.reconcile()?.imports.with(id, part, rows);
         self.rank(&mut finished);
         let mut last: HashMap<u32, i64> = HashMap::new();
         for (series, id) in series.iter().zip(ids) {
@@ -229,16 +221,13 @@ impl Importer {
         };
         let span = span(&finished);
         let named = Some(ids).filter(|ids| ids.len() <= CHANGED_SENSORS_MAX);
-        let changed = || span.map_or(Ok(()), |(first, last)| self.results.changed(first, last, named));
         // Before the commit, so that no crash leaves a result computed from replaced readings; and after it, for results computed meanwhile.
-        if let Err(error) = changed() {
-            finished.iter().for_each(|block| block.discard());
-            return Err(error);
+        if let Some((first, last)) = span {
+            self.results.changed(first, last, named)?;
         }
         self.files.publish(&finished, &[], change)?;
-        if let Err(error) = changed() {
-            // On failure the invalidation stays pending and is applied before a cached result is used.
-            tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
+        if let Some((first, last)) = span {
+            self.results.changed_after_commit(first, last, named);
         }
         {
             let mut commit_state = self.files.commit_state();
@@ -318,10 +307,7 @@ impl Importer {
         let mut drafts =
             BlockDrafts::new(&self.drafts, self.config.seal_zstd_level, 0, if alone { DAYS_MAX } else { 0 });
         for one in series {
-            if let Err(error) = drafts.push(one.sensor.path.as_str(), &one.times, &one.column) {
-                drafts.discard();
-                return Err(error);
-            }
+            drafts.push(one.sensor.path.as_str(), &one.times, &one.column)?;
         }
         drafts.finish()
     }

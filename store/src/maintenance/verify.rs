@@ -13,12 +13,9 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::record::BlockRecord;
 use crate::block::rows::RowReader;
 use crate::catalogue::{CatalogueContents, read_copy};
-use crate::disk::{Disk, RealDisk, read_all};
+use crate::disk::{Disk, RealDisk, checksum, files_below, read_all};
 use crate::segment::{SEGMENT_VERSION, proof_in, recover, segment_number};
 use crate::time::floor;
-
-/// Bytes that are read at once.
-const READ_BYTES: usize = 1 << 20;
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -212,10 +209,11 @@ pub(crate) fn check_file(disk: &Arc<dyn Disk>, block: &Block) -> Result<(), Stri
         StoreError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => "it is missing".to_owned(),
         other => other.to_string(),
     };
-    let sum = checksum(disk, &block.path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => "it is missing".to_owned(),
-        _ => format!("it cannot be read: {error}"),
-    })?;
+    let (_, sum) =
+        disk.open(&block.path, false).and_then(|file| checksum(file.as_ref())).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => "it is missing".to_owned(),
+            _ => format!("it cannot be read: {error}"),
+        })?;
     let opened = Arc::new(OpenBlock::open(block).map_err(text)?);
     match block.record.tier {
         Some(tier) => check_windows(&opened, tier.resolution_ns).map_err(text)?,
@@ -234,19 +232,6 @@ pub(crate) fn check_file(disk: &Arc<dyn Disk>, block: &Block) -> Result<(), Stri
         Some(sums) if sums.file != sum => Err("it does not have its checksum".to_owned()),
         _ => Ok(()),
     }
-}
-
-fn checksum(disk: &Arc<dyn Disk>, path: &Path) -> std::io::Result<u32> {
-    let file = disk.open(path, false)?;
-    let (size, mut at, mut sum) = (file.size()?, 0, 0);
-    let mut buffer = vec![0; READ_BYTES];
-    while at < size {
-        let length = usize::try_from(size - at).unwrap_or(READ_BYTES).min(READ_BYTES);
-        file.read_at(at, &mut buffer[..length])?;
-        sum = crc32c::crc32c_append(sum, &buffer[..length]);
-        at += length as u64;
-    }
-    Ok(sum)
 }
 
 impl Verifier<'_> {
@@ -286,17 +271,8 @@ impl Verifier<'_> {
 
     /// Files that neither the catalogue nor an interrupted change knows.
     fn unknown(&mut self, contents: &CatalogueContents) {
-        let mut found = Vec::new();
-        let mut dirs = vec![self.dir.join("blocks"), self.dir.join("tiers")];
-        while let Some(dir) = dirs.pop() {
-            for entry in self.disk.list(&dir).unwrap_or_default() {
-                if entry.is_dir {
-                    dirs.push(entry.path);
-                } else {
-                    found.push(entry.path);
-                }
-            }
-        }
+        let mut found = files_below(self.disk.as_ref(), &self.dir.join("blocks"));
+        found.extend(files_below(self.disk.as_ref(), &self.dir.join("tiers")));
         // Read after the files were listed: what a running server has added since is in it.
         let now = read_copy(self.disk.as_ref(), self.catalogue).ok();
         let blocks = self.dir.join("blocks");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::StoreError;
 use crate::block::draft::{BlockDraft, DraftDirectory};
 use crate::block::read::Block;
-use crate::block::record::{BlockKind, BlockRecord};
+use crate::block::record::{BlockRecord, kind_of};
 use crate::block::windows::TierSource;
 use crate::catalogue::CatalogueChange;
 use crate::compaction::Compactor;
@@ -22,7 +22,6 @@ use crate::compaction::rewrite::FileRewriter;
 use crate::compaction::write::{MergeOutput, open_all, run};
 use crate::computed::ResultFiles;
 use crate::config::StoreConfig;
-use crate::downsample::write::Downsampler;
 use crate::files::FileSet;
 use crate::retention_policy::{PolicyInForce, RetentionPolicy};
 use crate::stats::{Counters, add};
@@ -38,7 +37,6 @@ pub(crate) struct Retention {
     pub results: Arc<ResultFiles>,
     pub compactor: Arc<Compactor>,
     pub rewriter: Arc<FileRewriter>,
-    pub downsampler: Arc<Downsampler>,
     pub counters: Arc<Counters>,
 }
 
@@ -163,37 +161,22 @@ impl Retention {
     /// Rewrites a block without expired readings. Its tiers stay and belong to the new block.
     fn trim(&self, policy: &RetentionPolicy, block: &Arc<Block>, now: i64) -> Result<(), StoreError> {
         let record = &block.record;
-        let kind = BlockKind {
-            value_type: record.value_type,
-            day: record.day,
-            level: record.level,
-            first_segment: record.first_segment,
-            last_segment: record.last_segment,
-            import: record.import,
-        };
         let inputs = [block.clone()];
         let Some(open) = open_all(&inputs)? else { return Ok(()) };
-        let mut draft = BlockDraft::create(&self.drafts, kind, self.config.merge_zstd_level)?;
+        let mut draft = BlockDraft::create(&self.drafts, kind_of(record), self.config.merge_zstd_level)?;
         draft.trimmed = true;
         let id = draft.id();
-        let tiers = self.downsampler.begin(kind, id, &[])?;
         let keep_from = |path: &str| policy.on_edge(policy.raw_cut(policy.rule_of(path), now));
-        let output = MergeOutput { draft: Some(draft), tiers, keep_from: Some(&keep_from) };
+        let output = MergeOutput { draft: Some(draft), tiers: None, keep_from: Some(&keep_from) };
         let Some(finished) = run(&open, &inputs, output)? else { return Ok(()) };
         let relink = tiers_of(&self.files.view().tiers, record.id)
             .map(|(tier, of)| BlockRecord { tier: Some(TierSource { block: id, ..of }), ..tier.record.clone() })
             .collect();
         let (rows, bytes) = (record.rows.saturating_sub(finished[0].record.rows), finished[0].record.bytes);
         // Results computed from them are hidden only as long as this pass is remembered: after an opening they would be used.
-        if let Err(error) = self.results.changed(record.first_time, record.last_time, None) {
-            finished.iter().for_each(|block| block.discard());
-            return Err(error);
-        }
+        self.results.changed(record.first_time, record.last_time, None)?;
         if self.files.publish(&finished, &inputs, CatalogueChange { relink, ..CatalogueChange::default() })? {
-            if let Err(error) = self.results.changed(record.first_time, record.last_time, None) {
-                // On failure the invalidation stays pending and is applied before a cached result is used.
-                tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
-            }
+            self.results.changed_after_commit(record.first_time, record.last_time, None);
             add(&self.counters.retention_rows, rows);
             add(&self.counters.retention_rewritten_bytes, bytes);
             tracing::info!(block = %block.path.display(), rows, "expired readings removed from a block");

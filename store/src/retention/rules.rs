@@ -124,10 +124,7 @@ impl RetentionRules {
     /// Puts the present rules in force and wakes the retention.
     fn renew(&self) {
         self.policy.set(policy(&self.config, &self.registry));
-        if let Err(error) = self.results.changed(i64::MIN, i64::MAX, None) {
-            // On failure the invalidation stays pending and is applied before a cached result is used.
-            tracing::warn!(%error, "outdated results cannot be removed from the cache; tried again");
-        }
+        self.results.changed_after_commit(i64::MIN, i64::MAX, None);
         self.work.wake();
     }
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use wholegrain_model::schema::put_varint;
 use wholegrain_model::{Kind, Pattern, Schema, SchemaHash, SensorPath, Value, ValueType};
 
-use crate::ranges::get_varint;
+use crate::ranges::{get_varint, unzigzag, zigzag};
 use crate::sensors::info::{SensorId, SensorInfo};
 use crate::sensors::reading::{Reading, SchemalessSensor};
 use crate::settings::{AppliedSettings, Settings};
@@ -620,9 +620,8 @@ impl Sensors {
                 entry.and_then(|entry| self.schemaless.get(entry.schemaless as usize)).and_then(SchemalessEntry::time);
             let reported = u32::try_from(start as u64 + offset).ok().and_then(|id| more.get(&id).copied());
             let Some(time) = known.max(reported) else { continue };
-            let difference = time.wrapping_sub(before);
             put_varint(offset - next, &mut out);
-            put_varint(((difference << 1) ^ (difference >> 63)) as u64, &mut out);
+            put_varint(zigzag(time.wrapping_sub(before)), &mut out);
             (next, before) = (offset + 1, time);
         }
         out
@@ -634,8 +633,7 @@ impl Sensors {
         let mut next = u64::from(chunk) * u64::from(NEWEST_TIMES_SENSORS);
         while at < bytes.len() {
             next = next.checked_add(get_varint(bytes, &mut at)?)?;
-            let zigzag = get_varint(bytes, &mut at)?;
-            time = time.wrapping_add((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64));
+            time = time.wrapping_add(unzigzag(get_varint(bytes, &mut at)?));
             let id = u32::try_from(next).ok().filter(|id| *id < self.next).map(SensorId)?;
             // A sensor that does not exist has expired.
             if self.has(id) {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::StoreError;
-use crate::block::draft::DraftDirectory;
+use crate::block::draft::{DraftDirectory, TemporaryFile};
 use crate::block::read::Block;
 use crate::catalogue::Catalogue;
 use crate::compaction::seal::Sealer;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, checksum};
 use crate::files::FileSet;
 use crate::jobs::Jobs;
 use crate::maintenance::backup::{BackupFile, BackupManifest, FORMAT, MANIFEST, PIECE_BYTES, STATE_DIR, tar};
@@ -22,7 +22,9 @@ pub struct Backup {
     sources: Vec<BackupSource>,
     /// Keeps their files while they are read.
     blocks: Vec<Arc<Block>>,
-    copies: TemporaryCopies,
+    disk: Arc<dyn Disk>,
+    /// Copies under `tmp/`, removed with the backup.
+    _copies: Vec<TemporaryFile>,
 }
 
 /// The source of a file's content.
@@ -30,22 +32,6 @@ enum BackupSource {
     /// A block, opened when it is written, because there are many.
     Path(PathBuf),
     File(Arc<dyn DiskFile>),
-}
-
-/// Copies under `tmp/`, removed when dropped.
-struct TemporaryCopies {
-    disk: Arc<dyn Disk>,
-    paths: Vec<PathBuf>,
-}
-
-impl Drop for TemporaryCopies {
-    fn drop(&mut self) {
-        for path in &self.paths {
-            if let Err(error) = self.disk.remove(path) {
-                tracing::warn!(file = %path.display(), %error, "cannot remove; the next start does");
-            }
-        }
-    }
 }
 
 /// Begins backups of an open store.
@@ -65,28 +51,28 @@ impl BackupMaker {
         // Then the blocks hold everything, and the journal only what arrives later.
         self.sealer.seal_all()?;
         let disk = &self.disk;
-        let (number, _) = self.drafts.next();
-        let copy_path = |name: &str| self.drafts.file(&format!("backup-{number}-{name}"));
-        let mut copies = TemporaryCopies { disk: disk.clone(), paths: Vec::new() };
+        let number = self.drafts.next_id();
+        let copy = |name: &str| self.drafts.file(&format!("backup-{number}-{name}"));
+        let mut copies = Vec::new();
         let mut state: Vec<(String, Arc<dyn DiskFile>)> = Vec::new();
         // The catalogue and the view have the same state.
         let view = {
             let _commit_state = self.files.reconcile()?;
-            let path = copy_path("catalogue.redb");
-            copies.paths.push(path.clone());
-            self.catalogue.copy_to(&path)?;
-            state.push(("catalogue.redb".to_owned(), open(disk.as_ref(), &path)?));
+            let copy = copy("catalogue.redb");
+            self.catalogue.copy_to(&copy.path)?;
+            state.push(("catalogue.redb".to_owned(), open(disk.as_ref(), &copy.path)?));
+            copies.push(copy);
             self.files.view()
         };
-        let path = copy_path("jobs.redb");
-        if self.jobs.copy_to(&path)? {
-            copies.paths.push(path.clone());
-            state.push(("jobs.redb".to_owned(), open(disk.as_ref(), &path)?));
+        let jobs = copy("jobs.redb");
+        if self.jobs.copy_to(&jobs.path)? {
+            state.push(("jobs.redb".to_owned(), open(disk.as_ref(), &jobs.path)?));
+            copies.push(jobs);
         }
-        let path = copy_path(crate::registry::FILE);
-        if self.registry.copy_to(&path)? {
-            copies.paths.push(path.clone());
-            state.push((crate::registry::FILE.to_owned(), open(disk.as_ref(), &path)?));
+        let registry = copy(crate::registry::FILE);
+        if self.registry.copy_to(&registry.path)? {
+            state.push((crate::registry::FILE.to_owned(), open(disk.as_ref(), &registry.path)?));
+            copies.push(registry);
         }
         let listed = disk.list(&self.paths.quarantine);
         for entry in listed.map_err(|error| StoreError::io("listing", &self.paths.quarantine, error))? {
@@ -105,7 +91,8 @@ impl BackupMaker {
             },
             sources: Vec::new(),
             blocks: view.blocks.iter().chain(&view.tiers).cloned().collect(),
-            copies,
+            disk: disk.clone(),
+            _copies: copies,
         };
         let absent = view.absent.iter().map(|block| block.record.path.clone());
         backup.manifest.damaged.extend(absent);
@@ -115,7 +102,7 @@ impl BackupMaker {
         // The catalogue comes last: a store without it is not opened.
         state.sort_by_key(|(name, _)| name == "catalogue.redb");
         for (name, file) in state {
-            let sum = sum_of(file.as_ref()).map_err(|error| StoreError::io("reading", Path::new(&name), error))?;
+            let sum = checksum(file.as_ref()).map_err(|error| StoreError::io("reading", Path::new(&name), error))?;
             backup.add(format!("{STATE_DIR}{now}/{name}"), sum, BackupSource::File(file));
         }
         Ok(backup)
@@ -124,18 +111,6 @@ impl BackupMaker {
 
 fn open(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>, StoreError> {
     disk.open(path, false).map_err(|error| StoreError::io("opening", path, error))
-}
-
-fn sum_of(file: &dyn DiskFile) -> io::Result<(u64, u32)> {
-    let (bytes, mut at, mut sum) = (file.size()?, 0, 0);
-    let mut piece = vec![0; PIECE_BYTES];
-    while at < bytes {
-        let length = usize::try_from(bytes - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        file.read_at(at, &mut piece[..length])?;
-        sum = crc32c::crc32c_append(sum, &piece[..length]);
-        at += length as u64;
-    }
-    Ok((bytes, sum))
 }
 
 impl Backup {
@@ -161,7 +136,7 @@ impl Backup {
         };
         let sum = match block.record.sums {
             Some(sums) => (block.record.bytes, sums.file),
-            None => sum_of(source.as_ref()).map_err(|error| StoreError::io("reading", &block.path, error))?,
+            None => checksum(source.as_ref()).map_err(|error| StoreError::io("reading", &block.path, error))?,
         };
         self.add(name, sum, BackupSource::Path(block.path.clone()));
         Ok(())
@@ -176,7 +151,7 @@ impl Backup {
         let mut piece = vec![0; PIECE_BYTES];
         for (file, source) in self.manifest.files.iter().zip(&self.sources).filter(|(file, _)| !has(file)) {
             let source = match source {
-                BackupSource::Path(path) => self.copies.disk.open(path, false)?,
+                BackupSource::Path(path) => self.disk.open(path, false)?,
                 BackupSource::File(file) => file.clone(),
             };
             out.write_all(&tar::header(&file.name, file.bytes)?)?;

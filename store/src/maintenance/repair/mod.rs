@@ -135,7 +135,6 @@ impl Repairer {
         let finished = self.salvage(&file)?;
         repaired.kept = finished.as_ref().map_or(0, |finished| finished.record.rows);
         if dry_run {
-            finished.iter().for_each(|finished| finished.discard());
             return Ok(Some(repaired));
         }
         repaired.damaged_copy = self.move_to_damaged(&file)?;

@@ -18,7 +18,7 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::record::BlockRecord;
 use crate::block::windows::{TIERS_DIR, TierSource};
 use crate::catalogue::{Catalogue, CatalogueChange};
-use crate::disk::{Disk, read_all};
+use crate::disk::{Disk, files_below, read_all};
 use crate::segment::{SyncedLength, header, put_record, recover, segment_number};
 use crate::sensors::SchemalessProperties;
 use crate::time::DAY_NS;
@@ -99,14 +99,7 @@ struct CatalogueRebuild<'a> {
 
 impl CatalogueRebuild<'_> {
     fn files(&self, below: &str) -> Vec<PathBuf> {
-        let (mut found, mut dirs) = (Vec::new(), vec![self.dir.join(below)]);
-        while let Some(dir) = dirs.pop() {
-            for entry in self.disk.list(&dir).unwrap_or_default() {
-                if entry.is_dir { dirs.push(entry.path) } else { found.push(entry.path) }
-            }
-        }
-        found.sort();
-        found
+        files_below(self.disk.as_ref(), &self.dir.join(below))
     }
 
     fn records(&mut self) -> Result<Vec<IndexedFile>, StoreError> {

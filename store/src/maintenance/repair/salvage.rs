@@ -25,17 +25,9 @@ impl Repairer {
         }
         let mut draft = BlockDraft::create(&self.drafts, kind_of(&file.record), self.config.seal_zstd_level)?;
         draft.trimmed = file.record.trimmed;
-        let result = copy(&opened, file, &mut draft);
-        if let Err(error) = result {
-            draft.discard();
-            return Err(error);
-        }
+        copy(&opened, file, &mut draft)?;
         let finished = draft.finish()?;
-        if finished.record.rows == 0 {
-            finished.discard();
-            return Ok(None);
-        }
-        Ok(Some(finished))
+        Ok(Some(finished).filter(|finished| finished.record.rows > 0))
     }
 }
 

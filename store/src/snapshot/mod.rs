@@ -1,5 +1,11 @@
 //! Snapshots: a consistent view of all acknowledged readings in blocks and in the head.
 
+mod choose;
+pub(crate) mod newest;
+mod plan;
+mod prefetch;
+mod tiers;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,11 +26,11 @@ use crate::files::view::StoreView;
 use crate::head::columns::{chunks, join, present, rows_of};
 use crate::head::live::{LiveBatch, LiveSegment};
 use crate::losses::Losses;
-use crate::prefetch::DecodedColumns;
 use crate::read_store::ChunkIter;
 use crate::retention_policy::{PolicyInForce, RetentionPolicy};
 use crate::scan::{MergeInput, MergedChunks, split};
 use crate::sensors::SensorIndex;
+use crate::snapshot::prefetch::DecodedColumns;
 use crate::{SensorId, StoreError};
 
 /// A consistent view of all acknowledged readings, unaffected by later seals, merges, deletions and drops; only sensors that have expired, because

@@ -14,11 +14,11 @@ use crate::block::tombstones::{self, remaining_windows};
 use crate::block::windows::{TierSource, TierWindows, WindowColumns, WindowLines};
 use crate::chunk::cut;
 use crate::config::coarsest;
-use crate::downsample::plan::{PlanStep, SourceSpan, plan, without_missing};
 use crate::downsample::readings_from;
 use crate::read_store::{Scan, ScanPart, ScanPartIter};
 use crate::scan::{MergeInput, MergedChunks, split};
 use crate::snapshot::Snapshot;
+use crate::snapshot::plan::{PlanStep, SourceSpan, plan, without_missing};
 use crate::{Chunk, SensorId, StoreError};
 
 /// The readings of a source.
@@ -439,63 +439,5 @@ fn shares_an_end(one: &TierWindows, other: &TierWindows) -> bool {
     match (one.lines().map(ends), other.lines().map(ends)) {
         (Some(one), Some(other)) => one.0 == other.0 || one.1 == other.1,
         _ => false,
-    }
-}
-
-impl TierWindows {
-    fn extend(&mut self, more: &TierWindows) {
-        match (self, more) {
-            (TierWindows::Int(rows), TierWindows::Int(more)) => rows.extend(more, 0, more.times.len()),
-            (TierWindows::Float(rows), TierWindows::Float(more)) => rows.extend(more, 0, more.times.len()),
-            _ => {}
-        }
-    }
-
-    fn lines(&self) -> Option<&WindowLines> {
-        match self {
-            TierWindows::Int(rows) => rows.lines.as_ref(),
-            TierWindows::Float(rows) => rows.lines.as_ref(),
-        }
-    }
-
-    fn without_lines(mut self) -> TierWindows {
-        match &mut self {
-            TierWindows::Int(rows) => rows.lines = None,
-            TierWindows::Float(rows) => rows.lines = None,
-        }
-        self
-    }
-
-    fn row(&self, at: usize) -> TierWindows {
-        match self {
-            TierWindows::Int(from) => {
-                let mut rows = WindowColumns::default();
-                rows.extend(from, at, at + 1);
-                TierWindows::Int(rows)
-            }
-            TierWindows::Float(from) => {
-                let mut rows = WindowColumns::default();
-                rows.extend(from, at, at + 1);
-                TierWindows::Float(rows)
-            }
-        }
-    }
-}
-
-impl<T: Copy> WindowColumns<T> {
-    pub(super) fn extend(&mut self, from: &WindowColumns<T>, start: usize, end: usize) {
-        self.times.extend_from_slice(&from.times[start..end]);
-        self.counts.extend_from_slice(&from.counts[start..end]);
-        self.mins.extend_from_slice(&from.mins[start..end]);
-        self.maxs.extend_from_slice(&from.maxs[start..end]);
-        self.sums.extend_from_slice(&from.sums[start..end]);
-        self.firsts.extend_from_slice(&from.firsts[start..end]);
-        self.lasts.extend_from_slice(&from.lasts[start..end]);
-        match (&mut self.lines, &from.lines) {
-            (Some(lines), Some(from)) => lines.extend(from, start, end),
-            (lines, from) => {
-                *lines = from.as_ref().filter(|_| self.times.len() == end - start).map(|from| from.part(start, end))
-            }
-        }
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::StoreError;
 use crate::block::read::Block;
-use crate::downsample::plan::{PlanStep, SourceSpan, plan};
-use crate::downsample::scan::TierScanSource;
 use crate::snapshot::Snapshot;
+use crate::snapshot::plan::{PlanStep, SourceSpan, plan};
+use crate::snapshot::tiers::TierScanSource;
 
 /// Stands for readings without windows.
 const READINGS: i64 = 1;
