@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ._errors import StoreError
 
-#: The supported file versions. Version 2 is for tiers that record the lines between values, in additional columns.
+#: The supported version of the files.
 _VERSION = b"1"
 #: The largest decompressed index, in bytes.
 _INDEX_BYTES_MAX = 1 << 30

@@ -487,7 +487,7 @@ mod tests {
         std::os::unix::fs::chown(&above, Some(65_534), None).unwrap();
         let made = [init(&above.join("var"), &options()), init_system(&above.join("etc"), &options())];
         for error in made.map(|made| made.unwrap_err().to_string()) {
-            assert!(error.contains("above, in which ") && error.contains("(uid 65534)"), "{error}");
+            assert!(error.contains("above, which contains ") && error.contains("(uid 65534)"), "{error}");
         }
         assert_eq!(fs::read_dir(&above).unwrap().count(), 0);
     }

@@ -1,4 +1,4 @@
-//! What the readings of a recorded agent take on disk, column by column.
+//! The bytes on disk of the readings of a recorded agent, column by column.
 //!
 //! `cargo run --release -p wholegrain-store --example bytes_of_messages FILE [DIRECTORY]`
 //!
@@ -14,7 +14,7 @@ use wholegrain_model::Schema;
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::read_header;
 
-/// From seal to seal, ns of the readings' times.
+/// The time between two seals, in ns of the readings' times.
 const SEAL_NS: i64 = 60_000_000_000;
 
 fn block(file: &mut impl Read, length_bytes: usize) -> std::io::Result<Vec<u8>> {

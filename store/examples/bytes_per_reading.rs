@@ -1,9 +1,9 @@
-//! What a reading takes on disk: this machine's own /proc (meminfo, vmstat, stat) at 1 s, sealed each minute and merged.
+//! The bytes of a reading on disk: this machine's own /proc (meminfo, vmstat, stat) at 1 s, sealed each minute and merged.
 //!
-//! - `bytes_per_reading record FILE SECONDS`: reads /proc once a second for so long and writes the numbers to FILE.
+//! - `bytes_per_reading record FILE SECONDS`: reads /proc once a second for SECONDS and writes the numbers to FILE.
 //! - `bytes_per_reading FILE`: stores a recording and prints the bytes a reading takes.
 //! - `bytes_per_reading`: reads /proc 3,600 times, 10 ms apart, and stores it as if 1 s apart. Counters move less in 10 ms than in
-//!   1 s, so that this comes out too good: a recording is the honest figure.
+//!   1 s, so that the result is too good: use a recording for an honest figure.
 //!
 //! A recording is text: a line of sensor names, then a line of numbers for each second, `-` for a gap.
 

@@ -1,4 +1,4 @@
-//! What storing costs: CPU time of the process for each reading through append, seal and merge, on the real file system.
+//! The cost of storing: CPU time of the process for each reading through append, seal and merge, on the real file system.
 //!
 //! `cargo run --release -p wholegrain-store --example ingest_cost [DIRECTORY [SENSORS [SAMPLES [AGENTS [MINUTES]]]]]`
 //!

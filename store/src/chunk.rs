@@ -22,9 +22,6 @@ pub(crate) fn cut(chunk: Chunk, from: i64, to: i64) -> Chunk {
 }
 
 pub(crate) fn part(chunk: &Chunk, start: usize, end: usize) -> Chunk {
-    use crate::chunk::append;
-    use crate::chunk::empty;
-    use wholegrain_model::{ColumnValues, ValueType};
     let is_float = matches!(chunk.column.values, ColumnValues::Float(_));
     let mut column = empty(if is_float { ValueType::Float } else { ValueType::Int });
     append(&mut column, &chunk.column.values, &chunk.column.gaps, start, end - start, end - start);

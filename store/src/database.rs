@@ -1,11 +1,12 @@
-//! What the store's databases share: their library's file over a [`Disk`], and the copy that makes a file believable again.
+//! Functions for the store's databases: a file of the library over a [`Disk`], creation, and the copy that replaces a file after a failed fsync.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use redb::StorageBackend;
+use redb::backends::InMemoryBackend;
+use redb::{Database, StorageBackend, WriteTransaction};
 
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
@@ -77,6 +78,37 @@ pub(crate) fn copy_file(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> 
 pub(crate) fn copy_to(disk: &dyn Disk, path: &Path, to: &Path) -> Result<(), StoreError> {
     let from = disk.open(path, false).map_err(|error| StoreError::io("reading", path, error))?;
     copy_content(disk, from.as_ref(), to).map_err(|error| StoreError::io("writing", to, error))
+}
+
+/// Creates a database under a temporary name first, so that a crash cannot leave a part of one. `fill` creates its tables.
+pub(crate) fn create(
+    disk: &dyn Disk,
+    path: &Path,
+    cache_bytes: usize,
+    fill: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
+) -> Result<(), StoreError> {
+    let new = path.with_extension("new");
+    let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
+    let backend = DatabaseFile { file: file.clone(), unsynced: Arc::default() };
+    let make = || -> Result<(), redb::Error> {
+        let db = Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?;
+        let txn = db.begin_write()?;
+        fill(&txn)?;
+        Ok(txn.commit()?)
+    };
+    make().map_err(|error| fail("creating", &new, error))?;
+    file.sync().map_err(|error| StoreError::io("syncing", &new, error))?;
+    disk.rename(&new, path).map_err(|error| StoreError::io("renaming", &new, error))?;
+    let dir = path.parent().unwrap_or(path);
+    disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
+}
+
+/// A database in memory with this content of a file.
+pub(crate) fn in_memory(content: &[u8], cache_bytes: usize) -> Result<Database, redb::Error> {
+    let memory = InMemoryBackend::new();
+    memory.set_len(content.len() as u64)?;
+    memory.write(0, content)?;
+    Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(memory)?)
 }
 
 /// Converts an error of the library.

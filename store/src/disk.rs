@@ -205,6 +205,11 @@ pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// The whole content of the file at `path`.
+pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    read_all(disk.open(path, false)?.as_ref())
+}
+
 /// The length and the CRC-32C of a file's content.
 pub(crate) fn checksum(file: &dyn DiskFile) -> io::Result<(u64, u32)> {
     let (bytes, mut at, mut sum) = (file.size()?, 0, 0);

@@ -1,4 +1,4 @@
-//! What can go wrong, said so that a person can act on it.
+//! Errors of the store. Each message says what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};

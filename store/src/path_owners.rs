@@ -1,34 +1,35 @@
-//! Whose the directories on a path are: whether another user could lead elsewhere what this process writes there.
+//! Checks the owners and modes of the directories on a path: another user must not be able to redirect a write of this process.
 //!
-//! - In: a path that is about to be written. Out: nothing, or an error that names the directory, whose it is and what to do.
-//! - Never: a refusal because something is not there yet, or cannot be looked at: the write itself says what is wrong then.
+//! - In: a path that is about to be written. Out: nothing, or an error that names the directory, its owner and the remedy.
+//! - Never: an error because a directory is missing or cannot be read: the write itself then reports the reason.
 //!
-//! Root is refused wherever somebody else could exchange a directory on the path. Other users risk their own files only and often have no
-//! other place than a project's directory, which is another user's: they are refused what every user of the machine could exchange.
+//! For root, an error is returned if any other user could replace a directory on the path. Other users risk only their own files, and often
+//! can write only to the directory of a project, which belongs to another user: for them, an error is returned if every user of the machine
+//! could replace a directory.
 
 use std::ffi::OsString;
 use std::fs::{Metadata, metadata, symlink_metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed on one path, as many as the kernel follows (path_resolution(7)).
+/// The most links that are followed on one path, as in the kernel (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
-/// What names of users stand for in this process (user_namespaces(7)).
+/// The users that this process can see (user_namespaces(7)).
 const UID_MAP: &str = "/proc/self/uid_map";
 
-/// Refuses a directory that another user could exchange, or in which another user can put links or files. What is not there yet is
-/// accepted, if the directories above it are.
+/// Returns an error if another user could replace the directory, or can create links or files in it. A missing directory is accepted if
+/// the directories above it are.
 pub fn check_directory(dir: &Path) -> Result<(), String> {
     check_directory_owner(dir)?;
     check_above(dir)
 }
 
-/// Refuses a directory in which another user can put links or files: one that is neither this process' user's nor root's, or that others
-/// may write. One that is not there is accepted. A link is followed if it is this user's or root's. The directories above are not looked
-/// at: see [`check_directory`].
+/// Returns an error if another user can create links or files in the directory: it belongs to a user other than root and the user of this
+/// process, or others may write to it. A missing directory is accepted. A link is followed if it belongs to this user or root. The
+/// directories above are not checked: see [`check_directory`].
 pub fn check_directory_owner(dir: &Path) -> Result<(), String> {
     let caller = ProcessUser::of_this_process();
-    // Without a slash at its end: that would be what a link leads to.
+    // Without a slash at its end, which would name the target of a link.
     let dir = &dir.components().collect::<PathBuf>();
     let Ok(link) = symlink_metadata(dir) else { return Ok(()) };
     let meta = metadata(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -37,11 +38,11 @@ pub fn check_directory_owner(dir: &Path) -> Result<(), String> {
         return Err(belongs_to(&dir.display().to_string(), uid));
     }
     match caller.written_by(&meta) {
-        Some(who) if meta.is_dir() => {
+        Some(writers) if meta.is_dir() => {
             let mode = meta.mode() & 0o7777;
             Err(format!(
-                "{} can be written by {who} (mode {mode:04o}), who could lead what is written there elsewhere; name a directory in it, or \
-                 take the right away (chmod go-w)",
+                "{} can be written by {writers} (mode {mode:04o}), who could redirect what is written there; name a directory in it, or \
+                 remove the permission (chmod go-w)",
                 dir.display()
             ))
         }
@@ -49,35 +50,35 @@ pub fn check_directory_owner(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// Refuses a path when another user could exchange a directory above its last part, or made a link there.
+/// Returns an error if another user could replace a directory above the last part of the path, or owns a link there.
 pub fn check_above(path: &Path) -> Result<(), String> {
     ProcessUser::of_this_process().check_above(path)
 }
 
-/// [`check_above`] for root; other users write where they like.
+/// [`check_above`] for root; other users may write anywhere.
 pub fn check_above_as_root(path: &Path) -> Result<(), String> {
     let caller = ProcessUser::of_this_process();
     if caller.is_root { caller.check_above(path) } else { Ok(()) }
 }
 
-/// [`check_directory`] for root; other users write where they like.
+/// [`check_directory`] for root; other users may write anywhere.
 pub fn check_directory_as_root(dir: &Path) -> Result<(), String> {
     if ProcessUser::of_this_process().is_root { check_directory(dir) } else { Ok(()) }
 }
 
 fn belongs_to(what: &str, uid: u32) -> String {
     format!(
-        "{what} belongs to another user (uid {uid}), who could lead what is written there elsewhere; name a directory of your own, or run \
+        "{what} belongs to another user (uid {uid}), who could redirect what is written there; name a directory of your own, or run \
          the command as that user"
     )
 }
 
-/// Who runs this process.
+/// The user of this process.
 struct ProcessUser {
     uid: u32,
-    /// Whether it is root beside other users. Where only root has a number, as below `unshare -r`, it has an ordinary user's rights.
+    /// Whether it is root and there are other users. If only root has a number, as below `unshare -r`, root has an ordinary user's rights.
     is_root: bool,
-    /// First number and count of the users that have a number here.
+    /// First number and count of the users that have a number in this namespace.
     mapped: Vec<(u32, u32)>,
 }
 
@@ -102,13 +103,13 @@ impl ProcessUser {
         Self { uid, is_root: uid == 0 && !is_alone, mapped }
     }
 
-    /// Whether a directory of this user is as good as one's own. Who has no number here, such as the machine's root seen from a
-    /// container, is outside of what this process could protect.
+    /// Whether directories of this user are trusted. This process cannot protect itself from a user without a number in its namespace, such as
+    /// the machine's root seen from a container.
     fn trusts(&self, uid: u32) -> bool {
         uid == 0 || uid == self.uid || !self.mapped.iter().any(|(first, count)| uid >= *first && uid - first < *count)
     }
 
-    /// Which others may make and remove what is in a directory; its owner is not looked at.
+    /// The others that may create and remove entries of a directory; its owner is not checked.
     fn written_by(&self, meta: &Metadata) -> Option<String> {
         if meta.mode() & 0o002 != 0 {
             return Some("every user".to_owned());
@@ -118,19 +119,19 @@ impl ProcessUser {
         by_group.then(|| format!("a group (gid {})", meta.gid()))
     }
 
-    /// Whether what is in a directory above the path can be exchanged, and by whom.
-    fn judge(&self, at: &Path, meta: &Metadata, path: &Path) -> Result<(), String> {
-        let named = || format!("{}, in which {} lies,", at.display(), path.display());
+    /// Returns an error if an entry of a directory above the path can be replaced by another user.
+    fn check_entry_of(&self, at: &Path, meta: &Metadata, path: &Path) -> Result<(), String> {
+        let named = || format!("{}, which contains {},", at.display(), path.display());
         let is_own = self.trusts(meta.uid());
         if self.is_root && !is_own {
             return Err(belongs_to(&named(), meta.uid()));
         }
-        // In a sticky directory others make files, and neither remove nor rename what is not theirs; its owner may.
+        // In a sticky directory others create files, but only its owner can remove or rename the files of others.
         let is_sticky = meta.mode() & 0o1000 != 0;
         match self.written_by(meta) {
             Some(who) if !(is_sticky && is_own) => Err(format!(
-                "{} can be written by {who} (mode {:04o}, owner {}), who could lead what is written there elsewhere; name another \
-                 directory, or take the right away (chmod go-w {})",
+                "{} can be written by {who} (mode {:04o}, owner {}), who could redirect what is written there; name another \
+                 directory, or remove the permission (chmod go-w {})",
                 named(),
                 meta.mode() & 0o7777,
                 meta.uid(),
@@ -146,9 +147,9 @@ impl ProcessUser {
         let mut rest = parts(&whole);
         let mut links = 0;
         while let Some(part) = rest.pop() {
-            // What is missing, or cannot be looked at, the caller makes, or hears of.
+            // The caller creates a missing directory, and gets the error for one that cannot be read.
             let Ok(above) = symlink_metadata(&at) else { return Ok(()) };
-            self.judge(&at, &above, path)?;
+            self.check_entry_of(&at, &above, path)?;
             if part == ".." {
                 at.pop();
                 continue;
@@ -161,7 +162,7 @@ impl ProcessUser {
             }
             if self.is_root && !self.trusts(meta.uid()) {
                 return Err(belongs_to(
-                    &format!("the link {}, over which {} lies,", next.display(), path.display()),
+                    &format!("the link {}, which leads to {},", next.display(), path.display()),
                     meta.uid(),
                 ));
             }
@@ -179,7 +180,7 @@ impl ProcessUser {
     }
 }
 
-/// The names that a path goes through, the last first.
+/// The names of a path, the last first.
 fn parts(path: &Path) -> Vec<OsString> {
     let named = |part: Component| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -195,7 +196,7 @@ mod tests {
     use std::fs::{Permissions, create_dir_all, set_permissions};
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
-    /// The whole machine's users, as its own processes have them.
+    /// The users of a machine, as processes outside of containers see them.
     const EVERYBODY: &str = "         0          0 4294967295\n";
     const ALICE: u32 = 54_321;
     const BOB: u32 = 54_322;
@@ -235,7 +236,7 @@ mod tests {
                 let found = ProcessUser::new(caller, EVERYBODY).check_above(&path);
                 assert_eq!(found.is_ok(), expected, "{caller} below {uid}:{gid} {bits:o}: {found:?}");
                 if let Err(why) = found {
-                    assert!(why.starts_with(&format!("{}, in which ", above.display())), "{why}");
+                    assert!(why.starts_with(&format!("{}, which contains ", above.display())), "{why}");
                     assert!(why.contains(&format!("uid {uid}")) || why.contains(&format!("owner {uid}")), "{why}");
                 }
             }
@@ -270,7 +271,7 @@ mod tests {
         // A link of one's own to what is another's, and the way over another's directory to what is one's own.
         chown(at("theirs"), Some(ALICE), None).unwrap();
         for name in ["in/file", "theirs/out/file", "real/../theirs/out/file"] {
-            assert!(root(name).unwrap_err().contains("theirs, in which "), "{name}");
+            assert!(root(name).unwrap_err().contains("theirs, which contains "), "{name}");
         }
         chown(at("theirs"), Some(0), None).unwrap();
         lchown(at("real/around"), Some(ALICE), None).unwrap();

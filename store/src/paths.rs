@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::StoreError;
-use crate::disk::{Disk, read_all};
+use crate::disk::{Disk, read_file};
 
 /// The paths below the directory of the store.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any:
         if error.kind() != io::ErrorKind::WouldBlock {
             return StoreError::io("locking", &path, error);
         }
-        let pid = disk.open(&path, false).and_then(|file| read_all(file.as_ref())).unwrap_or_default();
+        let pid = read_file(disk, &path).unwrap_or_default();
         let pid = String::from_utf8_lossy(&pid).trim().chars().take(20).collect();
         StoreError::Locked { path: dir.to_owned(), pid }
     })

@@ -1,4 +1,4 @@
-//! Tells in the log how far an opening is that takes long: until it is done the server answers nobody.
+//! Logs the progress of a long opening: until it is done, the server answers no request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Which batches are held: for each (agent, boot) the sequence numbers, as ranges. What makes a redelivered batch recognisable.
+//! The stored batches: for each (agent, boot) the ranges of sequence numbers. They identify a batch that is delivered again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

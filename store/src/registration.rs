@@ -76,9 +76,7 @@ impl Registration {
     ) -> Self {
         Self { files, catalogue, sensors, work, queue: RegistrationQueue::default() }
     }
-}
 
-impl Registration {
     /// Makes a schema known and lets it define its sensors; durable when it returns. Announcing a known one again costs little. What several threads
     /// register at about the same time shares a transaction.
     pub fn register_schema(&self, schema: &Schema) -> Result<(), StoreError> {
@@ -111,9 +109,7 @@ impl Registration {
         }
         ours.iter().map(|one| one.answer().take().unwrap_or(Err(StoreError::Closed))).collect()
     }
-}
 
-impl Registration {
     /// Waits for the running transaction and makes the next ones until these schemas have results, unless another thread did meanwhile.
     fn see_to(&self, ours: &[Arc<PendingRegistration>]) {
         let mut commit_state = self.files.commit_state();
@@ -164,9 +160,7 @@ impl Registration {
         }
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| outcome.clone())).collect()
     }
-}
 
-impl Registration {
     /// Numbers for sensors without a schema, in their order; durable when it returns. A known path keeps its number. Where a schema has the path,
     /// the schema defines the sensor; else the latest registration does. Blocks on the disk when something is new. `source` is who sends them.
     pub fn register_sensors(&self, source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::StoreError;
-use crate::disk::{Disk, DiskFile, read_all};
+use crate::disk::{Disk, DiskFile, read_file};
 
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "registry.log";
@@ -72,8 +72,7 @@ impl Registry {
         let mut content = RegistryContent { next: 1, ..RegistryContent::default() };
         let mut damaged = Vec::new();
         if disk.exists(&path) {
-            let bytes = disk.open(&path, false).and_then(|file| read_all(file.as_ref()));
-            let bytes = bytes.map_err(|error| StoreError::io("reading", &path, error))?;
+            let bytes = read_file(disk.as_ref(), &path).map_err(|error| StoreError::io("reading", &path, error))?;
             // A partial last line was never acknowledged.
             let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             content.end = whole as u64;
@@ -113,8 +112,8 @@ impl Registry {
         if end == 0 {
             return Ok(false);
         }
-        let bytes = self.disk.open(&self.path, false).and_then(|file| read_all(file.as_ref()));
-        let mut bytes = bytes.map_err(|error| StoreError::io("reading", &self.path, error))?;
+        let mut bytes =
+            read_file(self.disk.as_ref(), &self.path).map_err(|error| StoreError::io("reading", &self.path, error))?;
         bytes.truncate(usize::try_from(end).unwrap_or(usize::MAX));
         let write = || {
             let file = self.disk.create(to)?;
@@ -207,8 +206,8 @@ impl Registry {
         if end == 0 {
             return Ok(Vec::new());
         }
-        let bytes = self.disk.open(&self.path, false).and_then(|file| read_all(file.as_ref()));
-        let mut bytes = bytes.map_err(|error| StoreError::io("reading", &self.path, error))?;
+        let mut bytes =
+            read_file(self.disk.as_ref(), &self.path).map_err(|error| StoreError::io("reading", &self.path, error))?;
         bytes.truncate(usize::try_from(end).unwrap_or(usize::MAX));
         let mut found = Vec::new();
         for line in bytes.split(|byte| *byte == b'\n').skip(1).filter_map(decode).filter(|line| line.kind == kind) {

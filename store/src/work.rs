@@ -1,4 +1,4 @@
-//! Wakes the background threads, and ends them.
+//! Wakes the background threads and ends them.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Backups of a store that goes on, and stores restored from them.
+//! Backups of an open store, and stores restored from them.
 
 mod support;
 
@@ -87,7 +87,7 @@ fn a_backup_holds_what_was_acknowledged_before_and_a_second_one_copies_only_what
     let (dir, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = filled(dir.path());
     let expected = rows(&store);
-    // What is stored while it is made need not be in it, and does not disturb it.
+    // Readings that are stored meanwhile need not be in the backup, and do not disturb it.
     let going = Arc::new(AtomicBool::new(true));
     let writer = {
         let (store, going) = (store.clone(), going.clone());
@@ -213,7 +213,7 @@ fn on_a_full_disk_there_is_no_backup_and_all_goes_on() {
     assert!(disk.files("tmp/").is_empty());
 }
 
-/// A store and its backups are not for everybody on the machine, also where the process' umask would have them so, and also one that was made open.
+/// Other users of the machine cannot read a store or its backups, whatever the umask of the process is, and whatever mode an existing store has.
 #[test]
 fn what_a_store_writes_is_not_for_everybody() {
     use std::os::unix::fs::PermissionsExt;
@@ -245,7 +245,7 @@ fn what_a_store_writes_is_not_for_everybody() {
     assert_eq!(open_files(&restored), Vec::new());
 }
 
-/// Whoever runs a backup, often root, writes nothing where another user's links lead.
+/// A backup, often run by root, writes nothing through the links of another user.
 #[test]
 fn a_backup_follows_no_link_of_another_user() {
     // SAFETY: the call has no arguments and cannot fail.
@@ -286,12 +286,12 @@ fn a_backup_follows_no_link_of_another_user() {
         held_in(&at("others/new")).map(drop),
     ];
     for error in refused.map(Result::unwrap_err) {
-        assert!(error.contains("others, in which ") && error.contains("(uid 65534)"), "{error}");
+        assert!(error.contains("others, which contains ") && error.contains("(uid 65534)"), "{error}");
     }
     take("whole").unwrap();
     for name in ["others", "others/new", "link", "link/new", "open"] {
         let error = restore(&at("whole"), &at(name), &mut |_, _| {}).unwrap_err();
-        assert!(error.contains("who could lead what is written there elsewhere"), "{name}: {error}");
+        assert!(error.contains("who could redirect what is written there"), "{name}: {error}");
     }
     assert_eq!(std::fs::read_dir(at("others")).unwrap().count(), 0);
 

@@ -1,4 +1,4 @@
-//! Kept results: whatever comes late, is dropped or lost in a crash, what is given out is what a computation from the readings of now would give.
+//! The result cache: after late readings, drops and crashes, a cached result equals the result computed from the present readings.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn payload(agent: &str, seq: u64, times: &[i64], value: i64) -> Vec<u8> {
     encode_batch(&Batch { header, times: times.to_vec(), columns: vec![column(0), column(1)] })
 }
 
-/// What a piece of a recipe holds in these tests: the readings that it is made from, as text.
+/// The content of a piece in these tests: the readings that it is computed from, as text.
 fn computed(snapshot: &Snapshot, cache_key: &CacheKey, number: i64) -> Option<Vec<u8>> {
     let (from, to) = (number * PIECE - cache_key.back_ns, (number + 1) * PIECE + cache_key.ahead_ns);
     let mut text = String::new();
@@ -154,7 +154,7 @@ impl CacheModel {
         ]
     }
 
-    /// A time to append at: after everything, or some while before.
+    /// A time to append at: after all readings, or some time before their end.
     fn when(&mut self) -> i64 {
         if self.random.chance(35) {
             return START + self.random.below((self.time - START).max(1) as u64) as i64;
@@ -230,7 +230,7 @@ impl CacheModel {
         }
     }
 
-    /// Every piece that is kept.
+    /// Every piece in the cache.
     fn verify(&mut self) {
         let snapshot = self.store().snapshot();
         for cache_key in self.cache_keys() {
@@ -387,7 +387,7 @@ fn a_damaged_piece_is_not_given_out_and_the_bound_holds() {
     assert_eq!(on_disk, stats.result_cache_bytes);
 }
 
-/// A server listens as soon as its store is open: it must not wait until a directory is read that may have very many files.
+/// A server listens as soon as its store is open: the opening must not wait for a directory with many files.
 #[test]
 fn an_opening_does_not_wait_for_the_kept_results_and_what_comes_meanwhile_counts() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Days of operation by a simulated clock: what the store holds in memory and on disk does not grow.
+//! Days of operation by a simulated clock: the memory and the disk space of the store do not grow.
 
 mod support;
 
@@ -15,10 +15,10 @@ use wholegrain_transport::payload::encode_batch;
 const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;
 const START: i64 = 20_000 * 24 * HOUR;
-/// Batches come in so often, and are sealed.
+/// The time between two batches, and between two seals.
 const STEP: i64 = 300 * SECOND;
 
-/// What may not grow.
+/// The sizes that must not grow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sizes {
     blocks: u64,

@@ -1,4 +1,4 @@
-//! Deletions: exact, also in windows, in what is newest and in what is sent again; refused whole when the disk is full.
+//! Deletions: exact, also in windows, newest readings and repeated readings; refused as a whole if the disk is full.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn payload(seq: u64, second: i64) -> Vec<u8> {
     encode_batch(&Batch { header, times, columns: vec![column(1), column(-1)] })
 }
 
-/// Two hours in blocks that are merged and have tiers, ten minutes in a block of its own, ten in the journal.
+/// Two hours in merged blocks with tiers, ten minutes in a separate block, ten in the journal.
 fn filled(disk: &FaultyDisk) -> Store {
     let (store, _) = Store::open_on(config(), Arc::new(disk.clone())).unwrap();
     store.register_schema(&schema()).unwrap();
@@ -76,7 +76,7 @@ fn rows(store: &Store) -> ValuesBySensor {
     rows
 }
 
-/// Sums of windows of the day by way of the tiers, as a query makes them.
+/// Sums of windows of the day from the tiers, as a query computes them.
 fn sums(store: &Store, every: i64) -> ValuesBySensor {
     sums_of(store, every, (START, START + DAY))
 }
@@ -104,7 +104,7 @@ fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> ValuesBySensor 
     sums
 }
 
-/// Where two answers differ, the first few.
+/// The first few differences of two answers.
 #[track_caller]
 fn same(left: &ValuesBySensor, right: &ValuesBySensor, what: &str) {
     let keys = left.keys().chain(right.keys()).filter(|key| left.get(key) != right.get(key));
@@ -231,7 +231,7 @@ fn of_windows_that_outlived_their_readings_whole_ones_go() {
     }
 }
 
-/// Rules that keep windows for ever and readings for an hour, of what a pattern chooses.
+/// Rules that keep the windows of matching sensors forever and their readings for an hour.
 fn windows_only(pattern: &str) -> RetentionRule {
     let tiers = [3600, 300, 10].map(|seconds| (Interval::from_s(seconds), None)).to_vec();
     RetentionRule { pattern: Pattern::new(pattern).unwrap(), raw: Some(Interval::from_s(3600)), tiers }
@@ -311,7 +311,7 @@ fn a_tier_shows_what_it_may_where_only_other_sensors_have_readings() {
 const SENSORS: usize = 4;
 const RESOLUTIONS: [i64; 3] = [10 * SECOND, 300 * SECOND, HOUR];
 
-/// A store with sensors whose readings retention takes at different times, and what its answers must be.
+/// A store with sensors whose readings retention removes at different times, and its expected answers.
 struct DeletionModel {
     random: Random,
     disk: FaultyDisk,
@@ -321,11 +321,11 @@ struct DeletionModel {
     ages: [i64; SENSORS],
     /// Readings of sensors before these may be gone.
     gone_before: [i64; SENSORS],
-    /// Without those that were deleted, and with those that retention took; times since the start.
+    /// Without deleted readings, and with those that retention removed; times since the start.
     readings: ValuesBySensor,
-    /// Windows of which something was deleted that may have been gone: sensor, resolution, start.
+    /// Windows that lost a reading to a deletion, perhaps after retention had removed it: sensor, resolution, start.
     touched: BTreeSet<(usize, i64, i64)>,
-    /// Whether something was deleted after retention had taken some readings and left others.
+    /// Whether readings were deleted after retention had removed some of them.
     trimmed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Sensors of which nothing is stored any more are forgotten: memory and catalogue shrink, nothing that can be read goes, and what comes after all
-//! is announced again.
+//! The expiry of sensors without stored readings: memory and catalogue shrink, no readable reading is lost, and a sender announces an expired schema
+//! again.
 
 mod support;
 
@@ -127,7 +127,7 @@ fn what_has_a_reading_anywhere_stays() {
     let sensors = store.sensors(&[Pattern::new("job/3/m2").unwrap()]);
     assert_eq!(store.newest(&[sensors[0].id])[0], Some((START, Some(Value::Int(2)))));
     assert_eq!(store.stats().schemas, 2);
-    // While nobody can say what is in a file, what may be in it stays.
+    // While a file cannot be read, the sensors that may be in it stay.
     delete("/site/n1/job/3/**");
     let path = disk.files("blocks/")[0].clone();
     disk.put(&path, b"damaged");

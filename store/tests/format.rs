@@ -1,4 +1,4 @@
-//! `FORMAT.md` says what is on disk: its own examples are read, and what it says of a block is looked up in one.
+//! `FORMAT.md` describes the files: its examples are read, and its statements about blocks are checked in a block.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use wholegrain_transport::payload::encode_batch;
 
 const PAGE: &str = include_str!("../FORMAT.md");
 
-/// The schema and the batch of the page's example.
+/// The schema and the batch of the example in `FORMAT.md`.
 fn example() -> (Schema, Batch) {
     let sensors = vec![SensorDef::gauge("load", "1", "").float(), SensorDef::counter("ticks", "1", "")];
     let schema = Schema::new(SensorPath::new("/n1").unwrap(), "g", sensors).unwrap();
@@ -27,7 +27,7 @@ fn example() -> (Schema, Batch) {
     (schema, batch)
 }
 
-/// The bytes of one of the page's blocks of hexadecimal digits: two digits a byte, what follows two spaces is explanation.
+/// The bytes of a block of hexadecimal digits in `FORMAT.md`: two digits for each byte; an explanation follows two spaces.
 fn bytes_of_the_page(which: usize) -> Vec<u8> {
     let block =
         PAGE.split("```hex\n").nth(which + 1).and_then(|rest| rest.split("```").next()).expect("a block of hex");

@@ -1,4 +1,4 @@
-//! Imports: parts that become blocks at once, count more than what was there, and are there once.
+//! Imports: parts become blocks at once, replace earlier readings, and are stored once.
 
 mod support;
 
@@ -431,7 +431,7 @@ fn values_of_a_new_sensor_fit_the_scale_that_is_set() {
     drop(store);
     let store = open(dir.path());
     check(&store);
-    // What was imported stays what it is without the setting.
+    // The imported readings stay as they are without the setting.
     for pattern in ["/i/**", "/i/third", "/i/tiny"] {
         store.unset_properties(&Pattern::new(pattern).unwrap(), &[], "anna", START).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Records of jobs: which one counts, what survives what, and what lists say of them.
+//! Records of jobs: revisions, crashes and damage, and lists of jobs.
 
 mod support;
 
@@ -113,7 +113,7 @@ fn what_is_no_record_is_refused_and_harms_nothing() {
     assert_eq!(records(&store, "x"), [odd], "by its level");
 }
 
-/// One node's record of 1970 would else make the job begin then.
+/// Otherwise one node's record of 1970 would move the begin of the job.
 #[test]
 fn times_that_cannot_be_of_a_job_are_refused() {
     const DAY: i64 = 86_400 * S;
@@ -144,7 +144,7 @@ fn times_that_cannot_be_of_a_job_are_refused() {
     put(&bounded(days(500), None), vec![record("7", "n2", now - 499 * DAY, 1)]).unwrap();
 }
 
-/// A page has a bound in bytes, and the next one goes on behind it.
+/// A page has a bound in bytes, and the next page continues after it.
 #[test]
 fn long_texts_make_short_pages() {
     let store = open(&FaultyDisk::default());
@@ -168,7 +168,7 @@ fn long_texts_make_short_pages() {
     assert_eq!(jobs, (0..3000).rev().map(|number| number.to_string()).collect::<Vec<_>>());
 }
 
-/// Puts records of five jobs, two revisions each, until the disk refuses; what was acknowledged.
+/// Puts records of five jobs, two revisions each, until the disk fails; returns the acknowledged ones.
 fn put_some(store: &Store, acknowledged: &mut BTreeMap<String, u64>) {
     for revision in 1..=2 {
         for job in 0..5 {
@@ -385,7 +385,7 @@ fn random_records(random: &mut Random) -> Vec<JobRecord> {
     all.into_values().collect()
 }
 
-/// The jobs that a filter chooses, found the slow way: (newest allocation asked for, job, begin, nodes).
+/// The jobs that match a filter, found by a full search: (newest matching allocation, job, begin, nodes).
 fn slowly(records: &[JobRecord], filter: &JobFilter) -> Vec<(i64, String, i64, usize)> {
     let mut runs: BTreeMap<(String, i64), Vec<&JobRecord>> = BTreeMap::new();
     for record in records {

@@ -1,5 +1,5 @@
-//! A process that is killed leaves what it wrote in the page cache; an fsync that fails leaves there what will never be written. Neither may be
-//! taken for durable by whoever opens the store next.
+//! A killed process leaves its writes in the page cache; a failed fsync leaves writes there that never reach the disk. The next opening must not
+//! treat either as durable.
 
 mod support;
 
@@ -12,7 +12,7 @@ use wholegrain_store::disk::Disk;
 use wholegrain_store::{AppendOutcome, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
-/// Crashes after which anything from nothing to all of what was not synced is there.
+/// The number of crashes, after each of which a random part of the unsynced writes is on the disk.
 const CRASHES: u64 = 3;
 
 fn schema() -> Schema {
@@ -38,7 +38,7 @@ fn readings(store: &Store) -> usize {
     sensors.iter().flat_map(|sensor| scan(sensor.id)).sum()
 }
 
-/// The machine stops; so many readings must be there, however little was kept that nobody synced.
+/// The machine stops; this number of readings must be stored, whatever part of the unsynced writes was lost.
 #[track_caller]
 fn check_after_crash(disk: &FaultyDisk, expected: usize, what: &str) {
     for crash in 0..CRASHES {
@@ -47,7 +47,7 @@ fn check_after_crash(disk: &FaultyDisk, expected: usize, what: &str) {
     }
 }
 
-/// A disk on which the next changing operation has an even or an odd number: of these the failed fsyncs of one kind forget.
+/// A disk whose next changing operation has an even or an odd number: this decides which failed fsyncs lose their writes.
 fn shifted(disk: FaultyDisk, odd: bool) -> FaultyDisk {
     if odd {
         disk.sync_dir(Path::new("/elsewhere")).unwrap();
@@ -183,7 +183,7 @@ fn opening_writes_only_the_last_segment_again() {
         assert_eq!(readings(&store), 200 + round as usize);
         store.append_blocking(payload(201 + round)).unwrap();
     }
-    // A flipped bit in what vouches for a segment only costs that it is written again.
+    // A flipped bit in the synced length of a segment only causes the segment to be written again.
     drop(store);
     let (path, mut content) = segments(&disk)[3].clone();
     content[30] ^= 4;

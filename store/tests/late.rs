@@ -1,4 +1,4 @@
-//! Late readings: they come into their day, and do not have a day's large block written again for each of them. What merging writes is bounded.
+//! Late readings: they are merged into the blocks of their day, without a rewrite of a large block for each of them. The bytes that merges write are bounded.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Acknowledged readings that the journal loses are on record until somebody acknowledges that: how many, of which times, whose.
+//! Acknowledged readings that the journal loses are recorded with number, times and senders until an administrator acknowledges the loss.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ fn append(store: &Store, agent: &str, seq: i64) {
         .unwrap();
 }
 
-/// A store with batches of two agents in turn, as a killed server leaves it; the last segment, and where each of its records ends.
+/// A store with alternating batches of two agents, as a killed server leaves it; the last segment, and the end of each of its records.
 fn filled() -> (tempfile::TempDir, PathBuf, Vec<usize>) {
     let dir = tempfile::tempdir().unwrap();
     let (store, report) = open(dir.path());
@@ -79,7 +79,7 @@ fn warnings(store: &Store, from: i64, to: i64) -> Vec<String> {
     ReadSnapshot::warnings(&store.snapshot(), START + from * SECOND, START + to * SECOND)
 }
 
-/// The loss is found by verifying before a start, on record after it, after another and after a seal, and until it is acknowledged.
+/// A verification before a start finds the loss; its record exists after this start, after another one and after a seal, until it is acknowledged.
 fn stays_until_acknowledged(dir: &Path, expected: impl Fn(&LossRecord)) {
     assert!(!verified(dir).is_whole(), "before a start");
     for start in 0..3 {

@@ -1,4 +1,4 @@
-//! A reader that has prefetched many sensors of a group gives the same as scans without a prefetch.
+//! A reader that has prefetched many sensors of a group returns the same readings as scans without a prefetch.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Schemas that are registered together: one transaction, numbers of their own, and none acknowledged that a crash loses.
+//! Schemas that are registered together: one transaction, separate numbers, and no acknowledged schema lost in a crash.
 
 mod support;
 

@@ -215,7 +215,7 @@ fn a_catalogue_is_made_from_the_blocks_where_there_is_none_that_can_be_read() {
         drop(store);
         assert!(verify(dir.path(), &mut |_, _| {}).unwrap().is_whole());
         if damaged.is_some() {
-            // What was in the journal comes back once its schema is known.
+            // The batches of the journal are readmitted once their schema is known.
             assert_eq!(made.batches, 1);
             let readmit =
                 made.damaged_copies.iter().find(|path| path.extension().is_some_and(|end| end == "readmit")).unwrap();
@@ -239,7 +239,7 @@ fn a_catalogue_is_made_from_the_blocks_where_there_is_none_that_can_be_read() {
     }
 }
 
-/// The sums of hours by way of the tiers.
+/// The sums of hours from the tiers.
 fn hours(store: &Store) -> BTreeMap<(String, i64), i64> {
     let mut sums = BTreeMap::new();
     let snapshot = store.snapshot();

@@ -1,4 +1,4 @@
-//! Sensors without a schema, and their readings one at a time: what is acknowledged is there once, live, sealed, merged and after a restart.
+//! Schemaless sensors and their single readings: an acknowledged reading counts once, live, sealed, merged and after a restart.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Properties that people set: they hold for what is there and what comes, outlive the process, and can be taken back.
+//! Properties that users set: they apply to present and future sensors, survive a restart, and can be unset.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! The store under a simulator: random appends of batches and single readings, imports, redeliveries, deletions, seals, merges, retention, failing operations
-//! and crashes. After each crash every acknowledged reading is there exactly once, nothing is there that was never sent, and nothing comes back that was deleted.
-//! Where the disk flips a bit of the journal or cuts a piece off, every acknowledged reading is there or on record as lost, and without that nothing is on record.
+//! and crashes. After each crash every acknowledged reading counts exactly once, no reading exists that was never sent, and no deleted reading comes back.
+//! If the disk flips a bit of the journal or cuts a piece off, every acknowledged reading is stored or recorded as lost; otherwise no loss is recorded.
 
 mod support;
 
@@ -20,7 +20,7 @@ use wholegrain_store::{
 use wholegrain_transport::payload::encode_batch;
 
 const ROUNDS: u64 = 100;
-/// How often what a stopped process left is changed.
+/// How often the files of a stopped process are damaged.
 const TAMPER_PERCENT: u64 = 30;
 const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
@@ -28,7 +28,7 @@ const START: i64 = 20_000 * DAY;
 
 type SimulatedRows = BTreeMap<(String, i64), Option<Value>>;
 
-/// SentData was sent, and what is known of it.
+/// The sent data and its state.
 struct Sent {
     what: SentData,
     rows: SimulatedRows,
@@ -36,12 +36,12 @@ struct Sent {
     acknowledged: bool,
 }
 
-/// SentData a deletion made of a reading.
+/// The effect of a deletion on a reading.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fate {
     /// It is gone and stays gone.
     Deleted,
-    /// The deletion failed, or it was not acknowledged then: it may be there.
+    /// The deletion failed, or the reading was not acknowledged: it may exist.
     Open,
 }
 
@@ -67,19 +67,19 @@ struct SimulatedStore {
     time: i64,
     /// Readings before this may have been dropped by retention.
     dropped_before: i64,
-    /// Whether a drop failed, so that it may have come true without being seen yet.
+    /// Whether a drop failed: it may have committed without being visible yet.
     in_doubt: bool,
     /// Acknowledged readings that retention dropped.
     dropped: BTreeSet<(String, i64)>,
-    /// Snapshots with what was in them, and how much had been forgotten.
+    /// Snapshots with their content, and the number of sensors that had expired.
     held: Vec<(Snapshot, SimulatedRows, (u64, u64))>,
     deleted: BTreeMap<(String, i64), Fate>,
-    /// Single readings sent more than once: those may lie in two blocks until these are merged, and count once in answers.
+    /// Single readings sent more than once: they may be in two blocks until these are merged, and count once in answers.
     sent_again: u64,
-    /// Whether the disk has changed the journal behind the store's back.
+    /// Whether the disk has damaged the journal.
     tampered: bool,
     may_tamper: bool,
-    /// SentData was ever on record as lost.
+    /// The losses that were ever recorded.
     lost: Vec<LossRecord>,
     /// Acknowledged readings that were lost.
     lost_readings: u64,
@@ -147,7 +147,7 @@ impl SimulatedStore {
         world
     }
 
-    /// Opens the store, with crashes on the way too; the last attempt is undisturbed.
+    /// Opens the store, with crashes during the opening; the last attempt is undisturbed.
     fn reopen(&mut self) {
         self.held.clear();
         self.store = None;
@@ -180,8 +180,8 @@ impl SimulatedStore {
         }
     }
 
-    /// The disk after the machine stopped, or only the process; then it may be tampered with. SentData a power failure leaves of the length that is noted of the journal may be of an earlier
-    /// time, so that not every lost end is distinguished from a torn one.
+    /// The disk after the machine stopped, or only the process; then its files may be damaged. After a power failure the synced length may be an earlier
+    /// one, so that not every lost end is distinguished from a torn one.
     fn stopped(&mut self, killed: bool) -> FaultyDisk {
         if self.random.chance(30) {
             let disk = self.disk.after_kill();
@@ -193,8 +193,8 @@ impl SimulatedStore {
         self.disk.after_crash(&mut self.random)
     }
 
-    /// Flips a bit of a file of the journal, or cuts its end off. Once until everything is sealed: what one file says of another is of no use where both
-    /// are damaged.
+    /// Flips a bit of a file of the journal, or cuts its end off. Once until everything is sealed: if two files are damaged, neither
+    /// can vouch for the other.
     fn tamper(&mut self, disk: &FaultyDisk) {
         let files = disk.files("/journal/");
         if files.is_empty() || !std::mem::replace(&mut self.may_tamper, false) {
@@ -340,7 +340,7 @@ impl SimulatedStore {
         }
     }
 
-    /// As a gateway does: registers what it sends, then sends it.
+    /// Registers sensors and then sends their readings, as a gateway does.
     fn append_readings(&mut self, at: usize, readings: &[(usize, i64, Value)]) {
         let sensors: Vec<SchemalessSensor> = SCHEMALESS.iter().map(|path| schemaless(path)).collect();
         let Ok(ids) = self.store().register_sensors("gateway", &sensors) else { return };
@@ -371,7 +371,7 @@ impl SimulatedStore {
     fn append(&mut self) {
         let waiting = self.sent.iter().position(|batch| !batch.acknowledged);
         let at = if let Some(at) = waiting.filter(|_| self.random.chance(40)) {
-            // As an agent does with what was not acknowledged.
+            // As an agent does with an unacknowledged batch.
             at
         } else if !self.sent.is_empty() && self.random.chance(20) {
             let at = self.random.below(self.sent.len() as u64) as usize;
@@ -429,7 +429,7 @@ impl SimulatedStore {
         }
     }
 
-    /// Whether this time is in a range on record as lost.
+    /// Whether this time is in a recorded loss.
     fn is_lost(&self, time: i64) -> bool {
         self.lost.iter().any(|lost| (lost.from..=lost.to).contains(&time))
     }
@@ -494,7 +494,7 @@ impl SimulatedStore {
         }
     }
 
-    /// Sensors and schemas forgotten since the opening.
+    /// Sensors and schemas that have expired since the opening.
     fn forgotten(&self) -> (u64, u64) {
         let stats = self.store().stats();
         (stats.sensors_expired, stats.schemas_expired)
@@ -522,7 +522,7 @@ impl SimulatedStore {
         Some(rows)
     }
 
-    /// Everything acknowledged is there, once; everything there was sent.
+    /// Every acknowledged reading is stored once; every stored reading was sent.
     fn verify(&mut self) {
         let snapshot = self.store().snapshot();
         let rows = self.scan(&snapshot).expect("nothing fails now");
@@ -584,7 +584,7 @@ impl SimulatedStore {
     }
 }
 
-/// How many acknowledged readings were lost and are on record.
+/// The number of acknowledged readings in loss records.
 fn round(seed: u64) -> u64 {
     let mut world = SimulatedStore::new(seed);
     for _ in 0..4 {
@@ -643,8 +643,8 @@ fn acknowledged_readings_survive_every_crash_exactly_once() {
     assert!(lost > 0, "no disk lost an acknowledged reading: what is to be tested did not happen");
 }
 
-/// Rounds that once failed: a forgetting that failed and came true all the same, what was written but not acknowledged, and a batch that the journal lost and that came again
-/// after a deletion.
+/// Rounds that once failed: an expiry that failed and had committed, readings that were written but not acknowledged, and a batch that the journal lost and
+/// that was sent again after a deletion.
 #[test]
 fn what_failed_once_does_not_fail_again() {
     [609_816_337, 609_816_246, 710_001_079].into_iter().for_each(|seed| {

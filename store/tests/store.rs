@@ -1,4 +1,4 @@
-//! The store on the real file system, and on one that fills up: what each part promises, one test each.
+//! The store on the real file system, and on one that fills up: one test for each guarantee.
 
 mod support;
 

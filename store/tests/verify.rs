@@ -1,4 +1,4 @@
-//! Damage: whatever bit of a file flips, an answer is right or its warning says that something is missing, and verifying finds it.
+//! Damage: if a bit of a file flips, an answer is right or has a warning about missing readings, and a verification finds the damage.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn fill(dir: &Path, random: &mut Random) {
 type StoredAnswer = BTreeMap<(String, i64), Option<Value>>;
 type SensorSums = BTreeMap<(String, i64), f64>;
 
-/// All readings, the hours' sums, and whether anything is said to be missing.
+/// All readings, the sums of the hours, and whether a warning says that readings are missing.
 fn ask(store: &Store) -> Result<(StoredAnswer, SensorSums, bool), StoreError> {
     let (mut rows, mut sums) = (StoredAnswer::new(), BTreeMap::new());
     let snapshot = store.snapshot();

@@ -238,7 +238,7 @@ mod tests {
         symlink(&victim, theirs.join("link")).unwrap();
         chown(&theirs, Some(54_321), None).unwrap();
         let Err(Failure::Usage(why)) = Output::open(Some(&theirs.join("link/a.csv"))) else { panic!("not refused") };
-        assert!(why.contains("theirs, in which ") && why.contains("uid 54321"), "{why}");
+        assert!(why.contains("theirs, which contains ") && why.contains("uid 54321"), "{why}");
         assert_eq!(std::fs::read_dir(victim).unwrap().count(), 0);
     }
 

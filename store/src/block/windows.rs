@@ -195,9 +195,7 @@ impl TierWindows {
             TierWindows::Float(rows) => rows.window(at, Value::Float),
         }
     }
-}
 
-impl TierWindows {
     pub(crate) fn extend(&mut self, more: &TierWindows) {
         match (self, more) {
             (TierWindows::Int(rows), TierWindows::Int(more)) => rows.extend(more, 0, more.times.len()),

@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use redb::backends::InMemoryBackend;
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use wholegrain_model::{Schema, SchemaHash, SensorPath};
 
 use crate::block::record::BlockRecord;
 use crate::catalogue::imports::{ImportRecord, Imports};
-use crate::database::{DatabaseFile, copy_file, fail};
-use crate::disk::{Disk, read_all};
+use crate::database::{self, DatabaseFile, copy_file, fail, in_memory};
+use crate::disk::{Disk, read_file};
 use crate::progress::ProgressLog;
 use crate::ranges::{RangeSet, StoredBatches};
 use crate::sensors::plan::SchemaRegistration;
@@ -343,14 +342,10 @@ impl Catalogue {
 /// Checks the checksums of all pages in a copy in memory: the library repairs what it can, and would change the file before an administrator has
 /// decided what to do.
 pub(crate) fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
-    let content = disk.open(path, false).and_then(|file| read_all(file.as_ref()));
-    let content = content.map_err(|error| StoreError::io("reading", path, error))?;
+    let content = read_file(disk, path).map_err(|error| StoreError::io("reading", path, error))?;
     let check = || -> Result<bool, redb::Error> {
-        let memory = InMemoryBackend::new();
-        memory.set_len(content.len() as u64)?;
-        memory.write(0, &content)?;
+        let mut copy = in_memory(&content, CACHE_BYTES)?;
         drop(content);
-        let mut copy = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(memory)?;
         Ok(copy.check_integrity()?)
     };
     // The library may panic on bytes that it did not write.
@@ -366,8 +361,7 @@ pub(crate) fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreErr
 
 /// Reads a catalogue that another process may be writing: from a copy in memory, taken until two copies are equal. Changes nothing.
 pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<CatalogueContents, StoreError> {
-    let take = || disk.open(path, false).and_then(|file| read_all(file.as_ref()));
-    let take = || take().map_err(|error| StoreError::io("reading", path, error));
+    let take = || read_file(disk, path).map_err(|error| StoreError::io("reading", path, error));
     let mut copy = take()?;
     let mut reason = String::new();
     for _ in 0..COPIES_MAX {
@@ -377,11 +371,7 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<CatalogueContent
         if !same {
             continue;
         }
-        let memory = InMemoryBackend::new();
-        let filled = memory.set_len(copy.len() as u64).and_then(|()| memory.write(0, &copy));
-        filled.map_err(|error| StoreError::io("copying", path, error))?;
-        let opened = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(memory);
-        match opened.map_err(redb::Error::from).and_then(|db| read_tables(&db)) {
+        match in_memory(&copy, CACHE_BYTES).and_then(|db| read_tables(&db)) {
             Ok(Ok(contents)) => return Ok(contents),
             Ok(Err(ReadFault::Newer(found))) => {
                 return Err(StoreError::NewerVersion { path: path.to_owned(), found, known: FORMAT_VERSION });
@@ -561,14 +551,8 @@ enum ReadFault {
     Damaged(String),
 }
 
-/// Creates an empty database under a temporary name first, so that a crash cannot leave a part of one.
 fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
-    let new = path.with_extension("new");
-    let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
-    let backend = DatabaseFile { file: file.clone(), unsynced: Arc::default() };
-    let make = || -> Result<(), redb::Error> {
-        let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
-        let txn = db.begin_write()?;
+    database::create(disk, path, CACHE_BYTES, |txn| {
         txn.open_table(META)?.insert("version", FORMAT_VERSION)?;
         txn.open_table(IMPORTS)?;
         txn.open_table(SENSORS)?;
@@ -580,13 +564,8 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
         txn.open_table(NEWEST_TIMES)?;
         txn.open_table(ANNOUNCED)?;
         txn.open_table(LISTS)?;
-        Ok(txn.commit()?)
-    };
-    make().map_err(|error| fail("creating", &new, error))?;
-    file.sync().map_err(|error| StoreError::io("syncing", &new, error))?;
-    disk.rename(&new, path).map_err(|error| StoreError::io("renaming", &new, error))?;
-    let dir = path.parent().unwrap_or(path);
-    disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -65,9 +65,7 @@ impl Sealer {
         self.sensor_file.bring_up();
         Ok(())
     }
-}
 
-impl Sealer {
     /// Seals the oldest closed segment; `false` when there is none.
     pub(crate) fn seal_oldest(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.lock();

@@ -1,11 +1,11 @@
-//! The files under `derived/`, byte by byte as `FORMAT.md` says.
+//! The files of the result cache. `FORMAT.md` describes every byte.
 
 use std::path::{Path, PathBuf};
 
 use wholegrain_model::schema::put_varint;
 
 use crate::computed::key::{CacheKey, PIECE_BYTES_MAX};
-use crate::disk::{Disk, read_all};
+use crate::disk::{Disk, read_file};
 use crate::ranges::get_varint;
 use crate::{SensorId, StoreError};
 
@@ -64,7 +64,7 @@ fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<u64, StoreE
 
 /// The content before a valid checksum.
 fn read(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = disk.open(path, false).and_then(|file| read_all(file.as_ref())).ok()?;
+    let mut bytes = read_file(disk, path).ok()?;
     let at = bytes.len().checked_sub(4)?;
     let sum = u32::from_le_bytes(bytes[at..].try_into().ok()?);
     bytes.truncate(at);

@@ -1,4 +1,4 @@
-//! What is kept, and which of it goes first.
+//! The index of the cached pieces, in the order of their last use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -223,7 +223,7 @@ impl ResultIndex {
         }
         if let Err(error) = self.remove_file(disk, &file::piece_path(dir, key, number, stamp)) {
             // The piece is not used any more; before the next seal the removal is tried again.
-            tracing::debug!(%error, "a kept result cannot be removed");
+            tracing::debug!(%error, "a cached result cannot be removed");
         }
         self.drop_empty(disk, dir, key);
     }

@@ -1,4 +1,4 @@
-//! What arrived that may concern something that is kept.
+//! Notes which arrived readings may invalidate cached pieces.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};

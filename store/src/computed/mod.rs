@@ -162,9 +162,7 @@ impl ResultFiles {
         let index = self.index();
         (index.bytes(), index.pieces())
     }
-}
 
-impl ResultFiles {
     /// Removes every result that depends on readings of `from <= time <= to` of these sensors, or of any; durable when it returns.
     ///
     /// An operation that changes readings of the past in another way than an append (a deletion, an import, retention) calls this twice: before it
@@ -201,8 +199,8 @@ impl ResultFiles {
             let Some(schema) = sensors.schema(hash) else { return Vec::new() };
             (0..schema.len()).filter_map(|column| sensors.id(&schema.path(column))).map(|id| id.0).collect()
         });
-        let forgotten = index.invalidate(self.disk.as_ref(), &self.dir, &by_sensor, noted.all);
-        match forgotten {
+        let removed = index.invalidate(self.disk.as_ref(), &self.dir, &by_sensor, noted.all);
+        match removed {
             Ok(count) => {
                 add(&self.counters.result_cache_invalidated, count);
                 self.noted.lower(index.until());
@@ -321,7 +319,7 @@ impl CachedResults {
         let bytes = match written {
             Ok(bytes) => bytes,
             Err(error) => {
-                tracing::debug!(%error, "a result cannot be kept");
+                tracing::debug!(%error, "a result cannot be cached");
                 index.drop_piece(kept.disk.as_ref(), &kept.dir, &cache_key.key, number, stamp);
                 return;
             }

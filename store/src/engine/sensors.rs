@@ -67,7 +67,7 @@ impl Store {
 
     /// The first `most` sensors, by path, that match a pattern.
     pub fn sensors_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
-        self.engine().sensors.read().select_most(pattern, most)
+        self.engine().sensors.read().select_after(std::slice::from_ref(pattern), None, most)
     }
 
     /// The sensor with this path.

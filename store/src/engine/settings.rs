@@ -81,7 +81,7 @@ impl Store {
         who: &str,
         at: i64,
     ) -> Result<(), StoreError> {
-        self.engine().rules.set_retention(pattern, keep, who, at)
+        self.set_retention_rule(&RetentionRule { pattern: pattern.clone(), raw: keep, tiers: Vec::new() }, who, at)
     }
 
     /// The same with separate ages for the tiers.

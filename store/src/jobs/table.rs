@@ -13,7 +13,7 @@ use wholegrain_model::JobRecord;
 use wholegrain_model::job::JOB_RECORD_BYTES_MAX;
 
 use crate::StoreError;
-use crate::database::{DatabaseFile, copy_file, fail};
+use crate::database::{DatabaseFile, copy_file, create, fail};
 use crate::disk::Disk;
 
 /// Version of the tables.
@@ -216,7 +216,11 @@ impl JobDatabase {
         }
         *db = None;
         if !self.disk.exists(&self.path) {
-            create(self.disk.as_ref(), &self.path)?;
+            create(self.disk.as_ref(), &self.path, CACHE_BYTES, |txn| {
+                txn.open_table(META)?.insert("version", FORMAT_VERSION)?;
+                txn.open_table(JOBS)?;
+                Ok(())
+            })?;
         } else if self.unsynced.load(Relaxed) {
             copy_file(self.disk.as_ref(), &self.path)?;
         }
@@ -294,23 +298,4 @@ fn read_all(
         }
     }
     Ok(Ok(()))
-}
-
-/// Creates an empty database under a temporary name first, so that a crash cannot leave a part of one.
-fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
-    let new = path.with_extension("new");
-    let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
-    let backend = DatabaseFile { file: file.clone(), unsynced: Arc::default() };
-    let make = || -> Result<(), redb::Error> {
-        let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
-        let txn = db.begin_write()?;
-        txn.open_table(META)?.insert("version", FORMAT_VERSION)?;
-        txn.open_table(JOBS)?;
-        Ok(txn.commit()?)
-    };
-    make().map_err(|error| fail("creating", &new, error))?;
-    file.sync().map_err(|error| StoreError::io("syncing", &new, error))?;
-    disk.rename(&new, path).map_err(|error| StoreError::io("renaming", &new, error))?;
-    let dir = path.parent().unwrap_or(path);
-    disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
 }

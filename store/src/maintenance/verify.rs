@@ -13,7 +13,7 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::record::BlockRecord;
 use crate::block::rows::RowReader;
 use crate::catalogue::{CatalogueContents, read_copy};
-use crate::disk::{Disk, RealDisk, checksum, files_below, read_all};
+use crate::disk::{Disk, RealDisk, checksum, files_below, read_file};
 use crate::segment::{SEGMENT_VERSION, proof_in, recover, segment_number};
 use crate::time::floor;
 
@@ -244,7 +244,7 @@ impl Verifier<'_> {
         // Read before the segments: what is on stable storage only grows.
         let synced = crate::segment::synced::read(self.disk.as_ref(), &self.dir.join("journal"));
         let head = |(number, path): &(u64, PathBuf)| {
-            let bytes = self.disk.open(path, false).and_then(|file| read_all(file.as_ref())).ok()?;
+            let bytes = read_file(self.disk.as_ref(), path).ok()?;
             proof_in(&bytes, *number)
         };
         let vouched: BTreeMap<u64, u64> = synced
@@ -258,7 +258,7 @@ impl Verifier<'_> {
             if number <= contents.sealed_through {
                 file.note = Some("in blocks already; the next start removes it".to_owned());
             }
-            match self.disk.open(&file.path, false).and_then(|file| read_all(file.as_ref())) {
+            match read_file(self.disk.as_ref(), &file.path) {
                 Ok(bytes) => segment(&bytes, vouched.get(&number).copied(), Some(number) == newest, &mut file),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     file.note = Some("sealed by the running server meanwhile; not read".to_owned());

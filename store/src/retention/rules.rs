@@ -86,16 +86,6 @@ impl RetentionRules {
         in_force(&self.config, &self.registry)
     }
 
-    pub(crate) fn set_retention(
-        &self,
-        pattern: &Pattern,
-        keep: Option<Interval>,
-        who: &str,
-        at: i64,
-    ) -> Result<(), StoreError> {
-        self.set_retention_rule(&RetentionRule { pattern: pattern.clone(), raw: keep, tiers: Vec::new() }, who, at)
-    }
-
     pub(crate) fn set_retention_rule(&self, rule: &RetentionRule, who: &str, at: i64) -> Result<(), StoreError> {
         rule.check(&self.config.tiers)?;
         let set = self.registry.all(KIND);
@@ -118,9 +108,7 @@ impl RetentionRules {
         self.renew();
         Ok(true)
     }
-}
 
-impl RetentionRules {
     /// Puts the present rules in force and wakes the retention.
     fn renew(&self) {
         self.policy.set(policy(&self.config, &self.registry));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::StoreError;
-use crate::disk::{Disk, DiskFile, read_all};
+use crate::disk::{Disk, DiskFile, read_file};
 use crate::segment::{PROOF_BYTES, SyncedLength};
 
 const MAGIC: [u8; 8] = *b"WGSYNCD1";
@@ -33,7 +33,7 @@ pub(crate) fn path(journal: &Path) -> PathBuf {
 
 /// The synced length in the file, if there is a valid one.
 pub(crate) fn read(disk: &dyn Disk, journal: &Path) -> Option<SyncedLength> {
-    let bytes = disk.open(&path(journal), false).and_then(|file| read_all(file.as_ref())).ok()?;
+    let bytes = read_file(disk, &path(journal)).ok()?;
     let slot = |at: &u64| slot(bytes.get(*at as usize..)?.first_chunk()?);
     SLOTS.iter().filter_map(slot).max_by_key(|proof| (proof.number, proof.bytes)).filter(|proof| proof.number > 0)
 }

@@ -43,9 +43,7 @@ impl SensorFile {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, sensors: Arc<SensorIndex>) -> Self {
         Self { disk, dir, sensors, written: AtomicU64::new(0), rest_until: Mutex::new(None) }
     }
-}
 
-impl SensorFile {
     /// Writes the file if definitions have changed and the pause after the last write is over. A failed write is only logged.
     pub(crate) fn keep_up(&self) {
         let rest = *self.rest_until.lock().unwrap_or_else(PoisonError::into_inner);

@@ -50,12 +50,6 @@ impl Sensors {
         PatternMatches::new(&self.paths, pattern, None, usize::MAX).count()
     }
 
-    /// The first sensors, in the order of paths, that a pattern chooses.
-    pub fn select_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
-        let chosen = self.chosen(std::slice::from_ref(pattern), None);
-        chosen.filter_map(|(path, id)| self.info_of(id, path)).take(most).collect()
-    }
-
     /// The number of the next sensor, which rises with each new one, and the number of sensors, which falls when some expire.
     pub fn numbers(&self) -> (usize, usize) {
         (self.next as usize, self.count)

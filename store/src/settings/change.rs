@@ -31,9 +31,7 @@ impl PropertySettings {
     pub(crate) fn new(registry: Arc<Registry>, sensors: Arc<SensorIndex>, work: Arc<WorkSignal>) -> Self {
         Self { registry, sensors, work, lock: Mutex::new(()), generation: AtomicU64::new(1) }
     }
-}
 
-impl PropertySettings {
     pub(crate) fn set_properties(
         &self,
         settings: &[SensorSetting],

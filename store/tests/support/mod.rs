@@ -22,12 +22,12 @@ pub fn windows(
     SnapshotReader::scan(snapshot, &request)
 }
 
-/// What happens at a planned operation.
+/// The fault at a planned operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The machine stops: this and every later operation fails.
     Crash,
-    /// So many operations fail with this error number; a write may have been done in part.
+    /// This number of operations fails with this error number; a write may be partly done.
     Errors(i32, u32),
 }
 
@@ -42,11 +42,11 @@ struct Inode {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<DirectoryChange>,
-    /// Which pieces of [`PIECE`] bytes take space: a file that was only made longer has holes.
+    /// The pieces of [`PIECE`] bytes that take space: a file that was extended has holes.
     taken: Vec<bool>,
 }
 
-/// Space is given out in pieces of so many bytes.
+/// Space is allocated in pieces of this many bytes.
 const PIECE: usize = 64;
 
 impl Inode {
@@ -149,7 +149,7 @@ impl FaultyDisk {
         state.bytes_max = None;
     }
 
-    /// All files together may have so many bytes.
+    /// The most bytes of all files together.
     pub fn limit(&self, bytes: Option<usize>) {
         self.state().bytes_max = bytes;
     }
@@ -177,14 +177,14 @@ impl FaultyDisk {
         self.state().written.clear();
     }
 
-    /// The files that were.
+    /// The files written to since then.
     pub fn written(&self) -> BTreeSet<PathBuf> {
         let state = self.state();
         let named = state.names.iter().filter(|(_, inode)| state.written.contains(inode));
         named.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Gives a file another name, durably, as a person does while nothing runs.
+    /// Renames a file durably, as an administrator does while no process runs.
     pub fn rename_for_test(&self, from: &Path, to: &Path) {
         let mut state = self.state();
         let inode = state.names.remove(from).unwrap();
@@ -214,7 +214,7 @@ impl FaultyDisk {
         state.durable_names.insert(path.to_owned(), at);
     }
 
-    /// Changes what is in a file behind everybody's back, durably: a disk that forgets or flips bits.
+    /// Changes the content of a file durably without the store: a disk that loses or flips bits.
     pub fn tamper(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
         let at = state.names[path];
@@ -229,7 +229,7 @@ impl FaultyDisk {
         self.state().crashed = true;
     }
 
-    /// What is there when the machine starts again. Of what was not synced, any part may have reached the disk.
+    /// The disk when the machine starts again. Any part of the unsynced writes may have reached it.
     pub fn after_crash(&self, random: &mut Random) -> FaultyDisk {
         let mut state = self.state();
         state.crashed = true;
@@ -263,8 +263,8 @@ impl FaultyDisk {
         FaultyDisk(Arc::new(Mutex::new(next)))
     }
 
-    /// What is there when only the process was killed: everything written, synced or not. A later crash of the machine still
-    /// forgets what nobody synced.
+    /// The disk after only the process was killed: everything written, synced or not. A later crash of the machine still
+    /// loses unsynced writes.
     pub fn after_kill(&self) -> FaultyDisk {
         let mut state = self.state();
         state.crashed = true;
@@ -278,7 +278,7 @@ impl FaultyDisk {
         FaultyDisk(Arc::new(Mutex::new(next)))
     }
 
-    /// Called before each changing operation; `Err` when it is to fail. `Ok(true)`: it is done, and then the machine stops.
+    /// Called before each changing operation; `Err` if it must fail. `Ok(true)`: it is done, and then the machine stops.
     fn change(&self) -> io::Result<MutexGuard<'_, FaultyDiskContent>> {
         let mut state = self.state();
         if state.crashed {

@@ -92,9 +92,7 @@ impl Repairer {
         self.work.wake();
         Ok(report)
     }
-}
 
-impl Repairer {
     fn repair_file(
         &self,
         file: &Arc<Block>,

@@ -18,7 +18,7 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::record::BlockRecord;
 use crate::block::windows::{TIERS_DIR, TierSource};
 use crate::catalogue::{Catalogue, CatalogueChange};
-use crate::disk::{Disk, files_below, read_all};
+use crate::disk::{Disk, files_below, read_file};
 use crate::segment::{SyncedLength, header, put_record, recover, segment_number};
 use crate::sensors::SchemalessProperties;
 use crate::time::DAY_NS;
@@ -158,8 +158,7 @@ impl CatalogueRebuild<'_> {
             _ => return Ok(None),
         };
         let Some(id) = parts.next().and_then(|id| id.parse::<u64>().ok()) else { return Ok(None) };
-        let content = self.disk.open(path, false).and_then(|file| read_all(file.as_ref()));
-        let content = content.map_err(|error| StoreError::io("reading", path, error))?;
+        let content = read_file(self.disk.as_ref(), path).map_err(|error| StoreError::io("reading", path, error))?;
         let blocks = self.dir.join("blocks");
         let below = if tier.is_some() { self.dir } else { &blocks };
         let mut record = BlockRecord {
@@ -201,7 +200,7 @@ impl CatalogueRebuild<'_> {
     fn sensors(&self, records: &[IndexedFile]) -> Result<BTreeMap<String, SchemalessProperties>, StoreError> {
         let path = self.dir.join(crate::sensors::file::FILE);
         let text = match self.disk.exists(&path) {
-            true => self.disk.open(&path, false).and_then(|file| read_all(file.as_ref())),
+            true => read_file(self.disk.as_ref(), &path),
             false => Ok(Vec::new()),
         };
         let text = text.map_err(|error| StoreError::io("reading", &path, error))?;
@@ -229,8 +228,8 @@ impl CatalogueRebuild<'_> {
     fn journal(&mut self) -> Result<(), StoreError> {
         for path in self.files("journal") {
             let Some(number) = segment_number(&path) else { continue };
-            let bytes = self.disk.open(&path, false).and_then(|file| read_all(file.as_ref()));
-            let bytes = bytes.map_err(|error| StoreError::io("reading", &path, error))?;
+            let bytes =
+                read_file(self.disk.as_ref(), &path).map_err(|error| StoreError::io("reading", &path, error))?;
             let mut batches = header(number, SyncedLength::default()).to_vec();
             let mut count = 0;
             for place in recover(&bytes).payloads {
