@@ -166,6 +166,16 @@ fn the_library_is_listed_and_what_fits_is_applied() {
     let (_, said) = server.says(&["apply", "--library", "energy", "--at", &at], 0);
     assert!(said.contains(&format!("Left out {at}/powercap/power: ")), "{said}");
     assert!(said.contains(&format!("{at}/energy_of_hour: defined, 2 sensors")), "{said}");
+    // The library does not replace the definition of somebody else, unless that is asked for.
+    let (path, again) = (format!("{at}/energy_of_hour"), ["apply", "--library", "energy", "--at", &at]);
+    server.says(&["define", &path, "integral(<power>, 2h)", "--unit", "J"], 0);
+    let (_, said) = server.says(&again, 0);
+    assert!(
+        said.contains(&format!("Left out {path}: another definition has this path; --force replaces it")),
+        "{said}"
+    );
+    let (_, said) = server.says(&[&again[..], &["--force"]].concat(), 0);
+    assert!(said.contains(&format!("{path}: redefined")), "{said}");
     let (_, said) = server.says(&["apply", "--library", "energy", "--at", &at, "--set", "pwer=x"], 2);
     assert!(said.contains("did you mean `power`") || said.contains("power"), "{said}");
     server.says(&["apply", "--library", "cpu"], 2);

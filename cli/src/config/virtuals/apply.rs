@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use wholegrain_api::{ChangeDefinitions, MissingOperands, VirtualDefinition, paths};
+use wholegrain_api::{ChangeDefinitions, DefinitionsChanged, MissingOperands, VirtualDefinition, paths};
 use wholegrain_model::{Interval, Pattern};
 use wholegrain_query::virtuals::{Definition, DefinitionFile, LIBRARY, MissingOperands as OperandsMissing};
 
@@ -45,8 +45,8 @@ pub(super) struct ApplyArgs {
     /// Remove definitions that are not in the file
     #[arg(long, conflicts_with = "library")]
     prune: bool,
-    /// With --prune: also remove definitions that others refer to
-    #[arg(long, requires = "prune")]
+    /// With --prune: also remove definitions that others refer to. With --library: also replace other definitions of the same path
+    #[arg(long)]
     force: bool,
     /// Change nothing; print the changes
     #[arg(long)]
@@ -84,7 +84,7 @@ pub(super) fn apply(args: &ApplyArgs, open: impl FnOnce() -> Result<Connection, 
     let placed = file.placed(args.at.as_deref(), &set).map_err(Failure::Usage)?;
     let define: Vec<VirtualDefinition> = placed.into_iter().map(for_request).collect();
     let server = open()?;
-    let define = if args.library.is_some() { applicable(&server, define)? } else { define };
+    let define = if args.library.is_some() { applicable(&server, define, args.force)? } else { define };
     let mut remove = Vec::new();
     if args.prune {
         let kept: BTreeSet<&str> = define.iter().map(|definition| definition.path.as_str()).collect();
@@ -123,26 +123,35 @@ fn read(path: Option<&PathBuf>) -> Result<DefinitionFile, Failure> {
     DefinitionFile::read(&name, &text).map_err(Failure::Usage)
 }
 
-/// The definitions whose sensors exist; reports the reason for each other one.
-fn applicable(server: &Connection, all: Vec<VirtualDefinition>) -> Result<Vec<VirtualDefinition>, Failure> {
+/// The definitions whose sensors exist, and which replace no other definition unless `force` is set; reports the reason for each other one.
+fn applicable(
+    server: &Connection,
+    all: Vec<VirtualDefinition>,
+    force: bool,
+) -> Result<Vec<VirtualDefinition>, Failure> {
     let mut applicable: Vec<VirtualDefinition> = Vec::new();
     let mut left_out = 0;
     for definition in all {
         let path = definition.path.clone();
         applicable.push(definition);
-        match server.post(paths::VIRTUAL).json(&applicable).send() {
-            Ok(_) => {}
-            Err(Failure::Usage(reason)) => {
-                applicable.pop();
-                left_out += 1;
-                eprintln!("Left out {path}: {reason}");
+        let reason = match server.post(paths::VIRTUAL).json(&applicable).send() {
+            Ok(response) => {
+                let change: DefinitionsChanged = response.json()?;
+                if force || !change.changed.contains(&path) {
+                    continue;
+                }
+                "another definition has this path; --force replaces it".to_owned()
             }
+            Err(Failure::Usage(reason)) => reason,
             Err(other) => return Err(other),
-        }
+        };
+        applicable.pop();
+        left_out += 1;
+        eprintln!("Left out {path}: {}", reason.strip_prefix(&format!("{path}: ")).unwrap_or(&reason));
     }
     if applicable.is_empty() && left_out > 0 {
         return Err(Failure::NothingMatched(
-            "no definition of the library matches the sensors below this path; check --at".to_owned(),
+            "no definition of the library can be applied below this path; check --at and --set".to_owned(),
         ));
     }
     Ok(applicable)
