@@ -38,7 +38,7 @@ pub(super) fn fit(series: &mut ImportSeries, known: &SensorInfo) -> Result<(), S
     let SchemalessSensor { unit, scale, .. } = &series.sensor;
     if !known.unit.is_empty() && !unit.is_empty() && known.unit != *unit {
         return Err(StoreError::Sensor(format!(
-            "{} has the unit {:?} here and {unit:?} in the import; convert the values, or name the unit that they really have",
+            "{} has the unit {:?} at the server and {unit:?} in the import; convert the values, or give the unit that they really have with --unit",
             known.path, known.unit
         )));
     }
