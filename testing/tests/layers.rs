@@ -72,6 +72,7 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
             ],
         ],
     ),
+    ("demo", &[]),
     ("model", &[]),
     ("query", &[]),
     ("server", &[]),

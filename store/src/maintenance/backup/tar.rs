@@ -1,4 +1,6 @@
 //! The tar format (POSIX ustar), as far as a backup needs it: plain files with short names.
+//!
+//! The crate `tar` is not used because it reads a stream that ends between two files as complete; a backup that was cut off must be refused.
 
 use std::io::{self, Read, Write};
 
