@@ -40,7 +40,7 @@ struct Arguments {
     /// The format of --check and --once
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// The least severe messages to log, instead of the configuration's log_level, until the next reload
+    /// The lowest severity to log; overrides log_level of the configuration until the next reload
     #[arg(long, value_name = "LEVEL", value_parser = level_parser())]
     log_level: Option<LogLevel>,
 }
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         print(&report, check::text(&report), arguments.format)
     } else if arguments.once {
         let once = once::once(&config);
-        // Not among the readings, which another program may read.
+        // On stderr: another program may parse the readings on stdout.
         once.notes.iter().for_each(|note| eprintln!("note: {note}"));
         print(&once, once::text(&once), arguments.format)
     } else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wholegrain_model::schema::put_varint;
 
-/// The most separate ranges of one (agent, boot). An agent numbers its batches without gaps, so only dropped and delayed batches leave one; above
+/// The most separate ranges of one (agent, boot). Batches are numbered consecutively, so only dropped or delayed ones separate ranges; at
 /// the bound a batch that would add a range is refused.
 pub const RANGES_MAX: usize = 65_536;
 /// The most boots of one agent whose ranges are stored; the oldest are dropped.
@@ -15,20 +15,20 @@ pub const BOOTS_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RangeSet {
     /// No range or one, whose start is not behind its end: nearly every agent has this, at a tenth of a tree's memory.
-    Few(Option<(u64, u64)>),
+    AtMostOne(Option<(u64, u64)>),
     Many(BTreeMap<u64, u64>),
 }
 
 impl Default for RangeSet {
     fn default() -> Self {
-        RangeSet::Few(None)
+        RangeSet::AtMostOne(None)
     }
 }
 
 impl RangeSet {
     pub(crate) fn contains(&self, number: u64) -> bool {
         match self {
-            RangeSet::Few(range) => range.is_some_and(|(start, end)| (start..=end).contains(&number)),
+            RangeSet::AtMostOne(range) => range.is_some_and(|(start, end)| (start..=end).contains(&number)),
             RangeSet::Many(ranges) => ranges.range(..=number).next_back().is_some_and(|(_, &end)| number <= end),
         }
     }
@@ -39,14 +39,14 @@ impl RangeSet {
             return false;
         }
         match self {
-            RangeSet::Few(None) => *self = RangeSet::Few(Some((number, number))),
-            RangeSet::Few(Some((_, end))) if end.checked_add(1) == Some(number) => *end = number,
-            RangeSet::Few(Some((start, _))) if number.checked_add(1) == Some(*start) => *start = number,
-            RangeSet::Few(Some(range)) => *self = RangeSet::Many([*range, (number, number)].into()),
+            RangeSet::AtMostOne(None) => *self = RangeSet::AtMostOne(Some((number, number))),
+            RangeSet::AtMostOne(Some((_, end))) if end.checked_add(1) == Some(number) => *end = number,
+            RangeSet::AtMostOne(Some((start, _))) if number.checked_add(1) == Some(*start) => *start = number,
+            RangeSet::AtMostOne(Some(range)) => *self = RangeSet::Many([*range, (number, number)].into()),
             RangeSet::Many(ranges) => {
                 insert(ranges, number);
                 if let (1, Some(range)) = (ranges.len(), ranges.first_key_value()) {
-                    *self = RangeSet::Few(Some((*range.0, *range.1)));
+                    *self = RangeSet::AtMostOne(Some((*range.0, *range.1)));
                 }
             }
         }
@@ -56,7 +56,7 @@ impl RangeSet {
     /// The ranges, both ends within.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (few, many) = match self {
-            RangeSet::Few(range) => (*range, None),
+            RangeSet::AtMostOne(range) => (*range, None),
             RangeSet::Many(ranges) => (None, Some(ranges)),
         };
         few.into_iter().chain(many.into_iter().flatten().map(|(start, end)| (*start, *end)))
@@ -70,7 +70,7 @@ impl RangeSet {
             && ranges.range(..number).next_back().is_none_or(|(_, &end)| end.wrapping_add(1) != number)
     }
 
-    /// Each range as two varints: its start less the end before it, and its length less one.
+    /// Each range as two varints: its start minus the end of the previous range, and its end minus its start.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut before = 0;
@@ -93,7 +93,7 @@ impl RangeSet {
         }
         let mut few = ranges.iter().map(|(start, end)| (*start, *end));
         Some(match (few.next(), few.next()) {
-            (range, None) => RangeSet::Few(range),
+            (range, None) => RangeSet::AtMostOne(range),
             _ => RangeSet::Many(ranges),
         })
     }
@@ -176,7 +176,7 @@ impl StoredBatches {
         new
     }
 
-    /// Puts the ranges of one (agent, boot) in place.
+    /// Replaces the ranges of one (agent, boot).
     pub fn set(&mut self, agent: &str, boot: u64, ranges: RangeSet) {
         let boots = self.0.entry(agent.into()).or_default();
         boots.insert(boot, ranges);

@@ -1,4 +1,4 @@
-//! Commands to a sampler thread, and what it hands back, without a lock: two linked stacks with atomic pointers.
+//! Commands to a sampler thread, and what it hands back, without a lock: a [`Stack`] for each direction.
 //!
 //! The sender allocates a command. The sampler takes all commands with one swap, exchanges their parts with its own, and puts the same boxes on the
 //! second stack, so that the sender frees what has to be freed.
@@ -6,7 +6,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A stack of boxes: any thread pushes without waiting, and all are taken at once.
+/// A lock-free queue of boxes, kept as a linked stack: [`Stack::take`] takes all and reverses them, so the first pushed comes first.
 #[derive(Debug)]
 pub struct Stack<T> {
     top: AtomicPtr<StackNode<T>>,

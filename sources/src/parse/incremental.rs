@@ -3,7 +3,7 @@
 //! Between two reads most of the kernel's counters do not change. The incremental parser compares the new text with the previous one,
 //! 32 bytes at a time. Where they differ within a number, it parses that number. It does not parse keys, names and columns: the
 //! comparison has shown that they are the same. It touches the two texts and not the tables of keys, which matters when other programs
-//! have used the caches since the last read. No value is repeated without a look at the file: a number with the same bytes has been read.
+//! have used the caches since the last read. The file is read each time; only the conversion of unchanged digits is skipped.
 //!
 //! Only the format's own parser knows where numbers are. It reports the position of each to the [`ValueSink`] during a full parse. When
 //! anything else than a number differs, a full parse follows.
@@ -18,7 +18,7 @@ use crate::reader::Row;
 use crate::scan;
 
 /// Bytes compared at once.
-const STEP: usize = 32;
+const COMPARE_BYTES: usize = 32;
 
 /// The most digits of a number.
 const DIGITS_MAX: usize = 20;
@@ -109,9 +109,9 @@ impl IncrementalParser {
         }
         self.fields.clear();
         let first = self.first;
-        let mut recorder = FieldRecorder { row, fields: &mut self.fields, first, is_full: false };
+        let mut recorder = FieldRecorder { row, fields: &mut self.fields, first, has_overflowed: false };
         let outcome = parser.parse(bytes, &mut recorder);
-        let has_all = !recorder.is_full && row.has_range(first, self.values.len());
+        let has_all = !recorder.has_overflowed && row.has_range(first, self.values.len());
         if outcome == ParseOutcome::default() && has_all {
             self.text.clear();
             self.text.extend_from_slice(bytes);
@@ -128,10 +128,10 @@ impl IncrementalParser {
         // `at` is a position in the old text; the same position in the new text is `shift` bytes later. The fields before `next` have
         // their positions in the new text already.
         let (mut at, mut shift, mut next, mut has_moved) = (0, 0isize, 0, false);
-        while let Some(further) = first_difference(&old[at..], &new[at.wrapping_add_signed(shift)..]) {
-            let differs = at + further;
-            let beyond = fields[next..].partition_point(|field| field.start as usize <= differs);
-            let Some(index) = (next + beyond).checked_sub(1).filter(|_| beyond > 0) else { return false };
+        while let Some(offset) = first_difference(&old[at..], &new[at.wrapping_add_signed(shift)..]) {
+            let differs = at + offset;
+            let candidates = fields[next..].partition_point(|field| field.start as usize <= differs);
+            let Some(index) = (next + candidates).checked_sub(1).filter(|_| candidates > 0) else { return false };
             let field = fields[index];
             let (start, end) = (field.start as usize, field.end as usize);
             // The byte at `end` differs when the field has grown.
@@ -207,13 +207,13 @@ struct FieldRecorder<'a, 'b> {
     row: &'a mut Row<'b>,
     fields: &'a mut Vec<TextField>,
     first: usize,
-    is_full: bool,
+    has_overflowed: bool,
 }
 
 impl FieldRecorder<'_, '_> {
     fn push(&mut self, slot: Slot, at: Range<usize>, format: Option<NumberFormat>) {
         if self.fields.len() == self.fields.capacity() {
-            self.is_full = true;
+            self.has_overflowed = true;
             return;
         }
         let value = slot.map_or(SKIP, |slot| slot - self.first as u32);
@@ -242,11 +242,11 @@ impl ValueSink for FieldRecorder<'_, '_> {
 #[inline]
 fn first_difference(old: &[u8], new: &[u8]) -> Option<usize> {
     let mut at = 0;
-    for (old, new) in old.chunks_exact(STEP).zip(new.chunks_exact(STEP)) {
+    for (old, new) in old.chunks_exact(COMPARE_BYTES).zip(new.chunks_exact(COMPARE_BYTES)) {
         if old != new {
             break;
         }
-        at += STEP;
+        at += COMPARE_BYTES;
     }
     let length = old.len().min(new.len());
     while at + 8 <= length {
@@ -257,7 +257,7 @@ fn first_difference(old: &[u8], new: &[u8]) -> Option<usize> {
         at += 8;
     }
     let rest = old[at..length].iter().zip(&new[at..length]).position(|(old, new)| old != new);
-    rest.map(|further| at + further).or((old.len() != new.len()).then_some(length))
+    rest.map(|offset| at + offset).or((old.len() != new.len()).then_some(length))
 }
 
 #[cfg(test)]

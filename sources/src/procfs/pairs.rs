@@ -64,7 +64,7 @@ impl TextParser for PairTable {
                         outcome.bad_line(number + 1);
                     }
                 }
-                None if !is_like_names(&bytes[at..values_at]) => outcome.bad_line(number),
+                None if !looks_like_names(&bytes[at..values_at]) => outcome.bad_line(number),
                 None => sink.ignored(values_at..next.saturating_sub(1)),
             }
             (at, number) = (next, number + 2);
@@ -108,7 +108,7 @@ impl Pair {
 }
 
 /// Whether a line of a protocol that is not sampled could be a line of names.
-fn is_like_names(line: &[u8]) -> bool {
+fn looks_like_names(line: &[u8]) -> bool {
     let Some(line) = line.strip_suffix(b"\n") else { return false };
     let protocol = line.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
     protocol > 0
@@ -135,20 +135,20 @@ fn sensor(group: &str, protocol: &str, name: &str) -> SensorDef {
 fn describe(protocol: &str, name: &str) -> &'static str {
     match (protocol, name) {
         ("Ip", "InReceives") => "Datagrams received, those with errors included.",
-        ("Ip", "InDelivers") => "Datagrams delivered to the protocols above.",
-        ("Ip", "OutRequests") => "Datagrams handed over by the protocols above to be sent.",
+        ("Ip", "InDelivers") => "Datagrams delivered to upper-layer protocols.",
+        ("Ip", "OutRequests") => "Datagrams that upper-layer protocols requested to send.",
         ("Ip", "InDiscards") => "Received datagrams dropped, mostly for lack of buffers.",
-        ("Ip", "OutDiscards") => "Datagrams to be sent dropped, mostly for lack of buffers.",
-        ("Ip", "ReasmFails") => "Failures to put fragments together.",
+        ("Ip", "OutDiscards") => "Outgoing datagrams dropped, mostly for lack of buffers.",
+        ("Ip", "ReasmFails") => "Failed reassemblies of fragments.",
         ("IpExt", "InOctets") => "Bytes received in IP datagrams.",
         ("IpExt", "OutOctets") => "Bytes sent in IP datagrams.",
-        ("Tcp", "ActiveOpens") => "Connections opened from here.",
+        ("Tcp", "ActiveOpens") => "Connections opened by this node.",
         ("Tcp", "PassiveOpens") => "Connections accepted.",
         ("Tcp", "AttemptFails") => "Connection attempts that failed.",
         ("Tcp", "EstabResets") => "Established connections that were reset.",
         ("Tcp", "CurrEstab") => "Connections established now.",
         ("Tcp", "InSegs") => "Segments received, those with errors included.",
-        ("Tcp", "OutSegs") => "Segments sent, without those retransmitted only.",
+        ("Tcp", "OutSegs") => "Segments sent, excluding those with only retransmitted data.",
         ("Tcp", "RetransSegs") => "Segments retransmitted.",
         ("Tcp", "InErrs") => "Segments received with errors.",
         ("Tcp", "OutRsts") => "Segments sent with the reset flag.",

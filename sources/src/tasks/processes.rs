@@ -12,11 +12,11 @@ use crate::scan;
 pub const PROCESSES_MAX: usize = 16_384;
 /// The most directories of one job.
 const DIRECTORIES_MAX: usize = 4096;
-/// The deepest directory below a job's.
+/// The most levels of directories searched below a job's.
 const DEPTH_MAX: usize = 16;
 
-/// The order in which hierarchies of version 1 are tried. All of them have the processes of a job.
-const PREFERRED: [&str; 7] = ["pids", "cpuacct", "memory", "cpu", "freezer", "cpuset", "devices"];
+/// The cgroup v1 controllers whose hierarchies are tried first, in this order.
+const PREFERRED_CONTROLLERS: [&str; 7] = ["pids", "cpuacct", "memory", "cpu", "freezer", "cpuset", "devices"];
 
 /// Why the list of a job's processes cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum ListError {
 
 /// The directories of a job, and a reader of its processes.
 pub struct JobProcesses {
-    /// The first with any process has all of them.
+    /// In the order of trial. Each hierarchy lists all processes of the job, so the first that is not empty is enough.
     trees: Vec<CgroupTree>,
     text: Vec<u8>,
 }
@@ -44,7 +44,7 @@ struct CgroupDirectory {
     /// The path of cgroup.procs. It is opened for each read: an open file of version 1 may show an old list.
     processes: PathBuf,
     path: PathBuf,
-    /// The number of links, which counts the directories below.
+    /// `st_nlink`: changes when a subdirectory is created or removed.
     links: u64,
     inode: u64,
 }
@@ -52,8 +52,9 @@ struct CgroupDirectory {
 impl JobProcesses {
     /// The directories of a job, not yet read.
     pub fn of(cgroups: &JobCgroups) -> Self {
-        let preferred = PREFERRED.iter().filter_map(|name| cgroups.v1(name));
-        let others = cgroups.v1.iter().filter(|(name, _)| !PREFERRED.contains(&name.as_str())).map(|(_, path)| path);
+        let preferred = PREFERRED_CONTROLLERS.iter().filter_map(|name| cgroups.v1(name));
+        let others =
+            cgroups.v1.iter().filter(|(name, _)| !PREFERRED_CONTROLLERS.contains(&name.as_str())).map(|(_, path)| path);
         let roots = cgroups.v2.as_deref().into_iter().chain(preferred).chain(others.map(PathBuf::as_path));
         let trees = roots.map(|root| CgroupTree { root: root.to_owned(), directories: Vec::new() });
         Self { trees: trees.collect(), text: Vec::new() }

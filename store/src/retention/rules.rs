@@ -1,4 +1,4 @@
-//! Rules of retention that are set while the store is open, beside those of its configuration.
+//! Retention rules that users set at run time, beside the configured ones.
 //!
 //! The registry stores them under the kind [`KIND`], with the pattern as the key. A rule that is set comes before those of the configuration, and a
 //! later one before an earlier one: the latest that matches a sensor counts.
@@ -30,12 +30,12 @@ pub struct RuleInForce {
 
 /// The policy of the configuration and the rules set by users.
 pub(crate) fn policy(config: &StoreConfig, registry: &Registry) -> RetentionPolicy {
-    let rules = in_force(config, registry).into_iter().map(|rule| rule.rule).collect();
+    let rules = all_rules(config, registry).into_iter().map(|rule| rule.rule).collect();
     RetentionPolicy::new(config, rules, registry.generation())
 }
 
 /// All rules; the first that matches a sensor counts.
-fn in_force(config: &StoreConfig, registry: &Registry) -> Vec<RuleInForce> {
+fn all_rules(config: &StoreConfig, registry: &Registry) -> Vec<RuleInForce> {
     let set = registry.all(KIND).into_iter().rev().filter_map(|entry| {
         let rule = decode(&entry, config)?;
         Some(RuleInForce { rule, set: Some((entry.who, entry.at)) })
@@ -51,10 +51,10 @@ fn encode(rule: &RetentionRule) -> Value {
     json!({"keep": age(&rule.raw), "tiers": tiers})
 }
 
-/// Decodes a rule. An invalid rule keeps everything that its pattern matches, so that nothing is lost.
+/// Decodes a rule. A rule with an invalid age keeps everything that its pattern matches; a rule with an invalid pattern is ignored.
 fn decode(entry: &RegistryEntry, config: &StoreConfig) -> Option<RetentionRule> {
     let pattern = Pattern::new(entry.key.as_str())
-        .inspect_err(|error| tracing::error!(%error, "a rule of retention that is set has no pattern; left out"))
+        .inspect_err(|error| tracing::error!(pattern = %entry.key, %error, "a stored retention rule has an invalid pattern; it is ignored"))
         .ok()?;
     let age = |value: &Value| match value.as_str() {
         Some(FOREVER) => Some(None),
@@ -63,7 +63,7 @@ fn decode(entry: &RegistryEntry, config: &StoreConfig) -> Option<RetentionRule> 
     };
     let value = entry.value.as_ref()?;
     let Some(raw) = age(&value["keep"]) else {
-        tracing::error!(pattern = %entry.key, "a rule of retention that is set cannot be understood; it keeps everything");
+        tracing::error!(pattern = %entry.key, "a stored retention rule has an invalid age; it keeps everything that its pattern matches");
         return Some(RetentionRule { pattern, raw: None, tiers: Vec::new() });
     };
     let kept = value["tiers"].as_object().into_iter().flatten();
@@ -83,7 +83,7 @@ pub(crate) struct RetentionRules {
 
 impl RetentionRules {
     pub(crate) fn retention_rules(&self) -> Vec<RuleInForce> {
-        in_force(&self.config, &self.registry)
+        all_rules(&self.config, &self.registry)
     }
 
     pub(crate) fn set_retention_rule(&self, rule: &RetentionRule, who: &str, at: i64) -> Result<(), StoreError> {
@@ -91,12 +91,12 @@ impl RetentionRules {
         let set = self.registry.all(KIND);
         if set.len() >= RETENTION_RULES_MAX && !set.iter().any(|entry| entry.key == rule.pattern.as_str()) {
             return Err(StoreError::Sensor(format!(
-                "{RETENTION_RULES_MAX} rules of retention are set, which is the most; choose more sensors with one pattern, or unset some"
+                "{RETENTION_RULES_MAX} retention rules are set, which is the maximum; use one pattern for more sensors, or unset rules"
             )));
         }
         let change = vec![(rule.pattern.as_str().to_owned(), Some(encode(rule)))];
         self.registry.change(KIND, change, who, at)?;
-        self.renew();
+        self.apply();
         Ok(())
     }
 
@@ -105,12 +105,12 @@ impl RetentionRules {
             return Ok(false);
         }
         self.registry.change(KIND, vec![(pattern.to_owned(), None)], who, at)?;
-        self.renew();
+        self.apply();
         Ok(true)
     }
 
-    /// Puts the present rules in force and wakes the retention.
-    fn renew(&self) {
+    /// Applies the current rules, invalidates cached results and wakes the retention thread.
+    fn apply(&self) {
         self.policy.set(policy(&self.config, &self.registry));
         self.results.changed_after_commit(i64::MIN, i64::MAX, None);
         self.work.wake();

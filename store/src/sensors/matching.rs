@@ -27,7 +27,7 @@ pub(super) struct PatternMatches<'a> {
     pattern: &'a Pattern,
     prefix: String,
     walk: PathWalk<'a>,
-    /// The scan begins here.
+    /// No path before this one can match; empty if the next path can.
     to: String,
     /// How many more paths may be visited.
     left: usize,
@@ -84,7 +84,7 @@ impl<'a> PatternMatches<'a> {
 pub(super) struct MatchingSensors<'a> {
     near: Vec<PatternMatches<'a>>,
     /// The next match of each pattern, the first on top.
-    heads: BinaryHeap<Reverse<(Arc<str>, usize, SensorId)>>,
+    next_matches: BinaryHeap<Reverse<(Arc<str>, usize, SensorId)>>,
     /// The path up to which everything was visited, if that is not the end.
     limit: Option<Arc<str>>,
 }
@@ -93,10 +93,10 @@ impl<'a> MatchingSensors<'a> {
     /// The matches after the path `after`. At most `each` paths, but at least one, are visited for each pattern.
     pub fn new(paths: &'a PathIndex, patterns: &'a [Pattern], after: Option<&str>, each: usize) -> Self {
         let near = patterns.iter().map(|pattern| PatternMatches::new(paths, pattern, after, each.max(1))).collect();
-        let mut chosen = Self { near, heads: BinaryHeap::with_capacity(patterns.len()), limit: None };
+        let mut chosen = Self { near, next_matches: BinaryHeap::with_capacity(patterns.len()), limit: None };
         for at in 0..patterns.len() {
             let head = chosen.look(at);
-            chosen.heads.extend(head.map(Reverse));
+            chosen.next_matches.extend(head.map(Reverse));
         }
         chosen
     }
@@ -116,7 +116,7 @@ impl<'a> MatchingSensors<'a> {
         }
     }
 
-    /// The path behind which there may be more matches, after the last one was returned.
+    /// The path to continue after, once all matches were returned; `None` if the scan reached the end.
     pub fn limit(self) -> Option<Arc<str>> {
         self.limit
     }
@@ -127,7 +127,7 @@ impl Iterator for MatchingSensors<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut found: Option<Self::Item> = None;
-        while let Some(Reverse((path, at, id))) = self.heads.peek() {
+        while let Some(Reverse((path, at, id))) = self.next_matches.peek() {
             if found.as_ref().is_some_and(|(found, _)| found != path)
                 || self.limit.as_ref().is_some_and(|limit| path > limit)
             {
@@ -136,7 +136,7 @@ impl Iterator for MatchingSensors<'_> {
             let at = *at;
             found = Some((path.clone(), *id));
             let next = self.look(at);
-            let Some(mut head) = self.heads.peek_mut() else { break };
+            let Some(mut head) = self.next_matches.peek_mut() else { break };
             match next {
                 Some(next) => *head = Reverse(next),
                 None => _ = PeekMut::pop(head),
@@ -155,10 +155,10 @@ mod tests {
 
     const NODES: [&str; 4] = ["n1", "n1-ib", "n10", "n2"];
     const GROUPS: [&str; 5] = ["cpu", "cpu-all", "mem", "net/eth0", "net/ib0/up"];
-    /// So many that the last is leapt to from the first.
+    /// More than `STEPS_MAX`, so that the scan skips from the first to the last.
     const NAMES: [&str; 9] = ["Free", "Used", "Total", "a", "b", "c", "d", "e", "z"];
 
-    /// All sensors, those of one node of each two together, and their paths in order.
+    /// The index, in which every second node is a family, and all paths with their ids, sorted.
     fn sensors() -> (PathIndex, Vec<(String, SensorId)>) {
         let (mut paths, mut plain) = (PathIndex::default(), Vec::new());
         for (number, node) in NODES.into_iter().enumerate() {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_leapt_over_is_not_chosen() {
+    fn a_skip_scan_finds_all_matches() {
         let (paths, plain) = sensors();
         let sets: [&[&str]; 10] = [
             &["/lab/*/mem/z"],
@@ -211,7 +211,7 @@ mod tests {
                         let mut part = MatchingSensors::new(&paths, &patterns, next.as_deref(), each);
                         parts.extend(part.by_ref().map(text));
                         let Some(limit) = part.limit() else { break };
-                        assert!(next.is_none_or(|next| limit > next), "{set:?}: it does not go on");
+                        assert!(next.is_none_or(|next| limit > next), "{set:?}: the limit does not advance");
                         next = Some(limit);
                     }
                     assert_eq!(parts, expected, "{set:?} after {after:?} in parts of {each}");

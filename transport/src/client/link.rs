@@ -44,7 +44,7 @@ impl Link {
         for (index, address) in addresses.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
             if left.is_zero() {
-                problems.push(format!("{address}: no time left"));
+                problems.push(format!("{address}: not tried: the connect timeout was reached"));
                 continue;
             }
             let prepare = |tcp: TcpStream| {
@@ -57,7 +57,11 @@ impl Link {
                 Err(error) => problems.push(format!("{address}: {error}")),
             }
         }
-        Err(failed(if problems.is_empty() { "the name has no address".into() } else { problems.join("; ") }))
+        Err(failed(if problems.is_empty() {
+            "the host name resolves to no address".into()
+        } else {
+            problems.join("; ")
+        }))
     }
 
     /// The socket's file descriptor, for `poll(2)`.
@@ -68,17 +72,17 @@ impl Link {
     /// Appends the bytes that have arrived to `inbox`, at most [`READ_BYTES`].
     pub fn fill(&mut self, inbox: &mut BytesMut) -> io::Result<Transfer> {
         let Some(tls) = &mut self.tls else {
-            let (transfer, count) = classify(retry(|| self.tcp.read(&mut self.scratch)))?;
+            let (transfer, count) = to_transfer(retry_interrupted(|| self.tcp.read(&mut self.scratch)))?;
             inbox.extend_from_slice(&self.scratch[..count]);
             return Ok(transfer);
         };
         loop {
-            let (transfer, count) = classify(tls.reader().read(&mut self.scratch))?;
+            let (transfer, count) = to_transfer(tls.reader().read(&mut self.scratch))?;
             if transfer != Transfer::WouldBlock {
                 inbox.extend_from_slice(&self.scratch[..count]);
                 return Ok(transfer);
             }
-            let (transfer, _) = classify(retry(|| tls.read_tls(&mut self.tcp)))?;
+            let (transfer, _) = to_transfer(retry_interrupted(|| tls.read_tls(&mut self.tcp)))?;
             if transfer == Transfer::WouldBlock {
                 return Ok(transfer);
             }
@@ -94,13 +98,13 @@ impl Link {
         }
     }
 
-    /// Sends as much of `outbox` as the system takes. Whether it took anything.
+    /// Sends as much of `outbox` as the socket accepts. Returns whether any bytes were sent.
     pub fn drain(&mut self, outbox: &mut BytesMut) -> io::Result<bool> {
         let mut progress = false;
         while !outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
             let (transfer, count) = match &mut self.tls {
                 None => {
-                    let (transfer, count) = classify(retry(|| self.tcp.write(outbox)))?;
+                    let (transfer, count) = to_transfer(retry_interrupted(|| self.tcp.write(outbox)))?;
                     outbox.advance(count);
                     (transfer, count)
                 }
@@ -111,7 +115,7 @@ impl Link {
                     if !tls.wants_write() {
                         return Ok(progress);
                     }
-                    classify(retry(|| tls.write_tls(&mut self.tcp)))?
+                    to_transfer(retry_interrupted(|| tls.write_tls(&mut self.tcp)))?
                 }
             };
             if transfer != Transfer::Bytes || count == 0 {
@@ -139,16 +143,16 @@ impl Link {
         let _ = self.tcp.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Waits until the socket has bytes (with `write`: or takes bytes), until `wake` has bytes, or for the timeout. Whether `wake` has bytes.
-    pub fn wait(&self, wait: Duration, write: bool, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+    /// Waits until the socket is readable (or writable, if `write`), `wake` is readable, or `timeout` has passed. Returns whether `wake` is readable.
+    pub fn wait(&self, timeout: Duration, write: bool, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
         let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
         let mut fds = [
             libc::pollfd { fd: self.fd(), events, revents: 0 },
             libc::pollfd { fd: wake.map_or(-1, |fd| fd.as_raw_fd()), events: libc::POLLIN, revents: 0 },
         ];
         let timeout = libc::timespec {
-            tv_sec: wait.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: wait.subsec_nanos() as libc::c_long,
+            tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: timeout.subsec_nanos() as libc::c_long,
         };
         // SAFETY: `fds` has the length given, `timeout` outlives the call, and a null signal mask means none.
         let count = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &timeout, std::ptr::null()) };
@@ -161,16 +165,18 @@ impl Link {
 }
 
 fn start_tls(config: &ClientConfig, url: &Url) -> Result<ClientConnection, ClientError> {
-    let refused = |problem: String| ClientError::Config { url: config.url.clone(), problem };
+    let config_error = |problem: String| ClientError::Config { url: config.url.clone(), problem };
     let Some(tls) = &config.tls else {
-        return Err(refused("mqtts needs the certificate authority to trust; configure it, or use mqtt://".into()));
+        return Err(config_error(
+            "mqtts:// needs the CA that signed the server's certificate; set `ca`, or use mqtt://".into(),
+        ));
     };
     let name = ServerName::try_from(url.host.clone())
-        .map_err(|_| refused(format!("{:?} is neither a host name nor an address", url.host)))?;
-    ClientConnection::new(tls.clone(), name).map_err(|error| refused(format!("TLS: {error}")))
+        .map_err(|_| config_error(format!("{:?} is neither a host name nor an address", url.host)))?;
+    ClientConnection::new(tls.clone(), name).map_err(|error| config_error(format!("TLS: {error}")))
 }
 
-fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+fn retry_interrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -179,7 +185,7 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-fn classify(result: io::Result<usize>) -> io::Result<(Transfer, usize)> {
+fn to_transfer(result: io::Result<usize>) -> io::Result<(Transfer, usize)> {
     match result {
         Ok(0) => Ok((Transfer::End, 0)),
         Ok(count) => Ok((Transfer::Bytes, count)),

@@ -1,4 +1,4 @@
-//! The packets.
+//! The control packets of MQTT 3.1.1 and 5.0.
 
 use std::fmt;
 
@@ -146,7 +146,7 @@ pub struct Will {
 /// CONNACK: the server accepts or refuses a client (3.2). A 3.1.1 return code is given as the reason code of the same meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnAck {
-    /// Whether the server has kept a session.
+    /// Whether the server resumes an existing session.
     pub session_present: bool,
     /// Success, or the reason of the refusal.
     pub reason: ReasonCode,

@@ -17,14 +17,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use disk::{Disk, DiskFile};
-use segment::{At, HEADER, Segment};
+use segment::{HEADER, ReadResult, Segment};
 use types::failed;
 pub use types::{
     DAMAGED_FILES_MAX, Dropped, RECORD_BYTES_MAX, Record, RecordId, SEGMENTS_MIN, SpoolConfig, SpoolError, SpoolReport,
 };
 
 /// A record that was returned to the caller.
-struct Handed {
+struct ReturnedRecord {
     id: RecordId,
     confirmed: bool,
 }
@@ -46,7 +46,7 @@ pub struct Spool {
     /// The next record to return.
     read: RecordId,
     /// Returned records, in order; the first is not confirmed.
-    window: VecDeque<Handed>,
+    window: VecDeque<ReturnedRecord>,
     /// Confirmed records, which are skipped when reading reaches them after [`Spool::rewind`].
     skip: BTreeSet<RecordId>,
     position_written: RecordId,
@@ -117,7 +117,7 @@ impl Spool {
             let number = oldest.number;
             self.dropped.records += oldest.waiting;
             self.dropped.bytes += oldest.bytes;
-            self.forget_window(number);
+            self.forget_returned(number);
             self.finish(number)?;
         }
     }
@@ -190,22 +190,24 @@ impl Spool {
                 continue;
             }
             match self.read_at(number, end)? {
-                At::Record(record, next) => {
+                ReadResult::Record(record, next) => {
                     self.read.offset = next;
                     let confirmed = self.skip.remove(&record.id);
-                    self.window.push_back(Handed { id: record.id, confirmed });
+                    self.window.push_back(ReturnedRecord { id: record.id, confirmed });
                     if !confirmed {
                         return Ok(Some(record));
                     }
                     self.pop_confirmed();
                 }
-                At::Bad(what) => self.set_rest_aside(index, &what)?,
-                At::End | At::Torn => self.set_rest_aside(index, "its last record cannot be read")?,
+                ReadResult::Bad(what) => self.drop_damaged_rest(index, &what)?,
+                ReadResult::End | ReadResult::Torn => {
+                    self.drop_damaged_rest(index, "its last record cannot be read")?
+                }
             }
         }
     }
 
-    fn read_at(&mut self, number: u64, end: u64) -> Result<At, SpoolError> {
+    fn read_at(&mut self, number: u64, end: u64) -> Result<ReadResult, SpoolError> {
         if self.reading.as_ref().is_none_or(|(open, _)| *open != number) {
             let path = segment::path(&self.config.dir, number);
             let file = self.disk.open(&path, false).map_err(|error| failed("open", path, error))?;
@@ -213,12 +215,12 @@ impl Spool {
         }
         match &self.reading {
             Some((_, file)) => Ok(segment::read_record(file.as_ref(), number, self.read.offset, end)),
-            None => Ok(At::End),
+            None => Ok(ReadResult::End),
         }
     }
 
     /// Ends a segment before the next record, which is damaged.
-    fn set_rest_aside(&mut self, index: usize, what: &str) -> Result<(), SpoolError> {
+    fn drop_damaged_rest(&mut self, index: usize, what: &str) -> Result<(), SpoolError> {
         if index + 1 == self.segments.len() {
             self.close_active();
         }
@@ -268,7 +270,7 @@ impl Spool {
         }
     }
 
-    fn forget_window(&mut self, number: u64) {
+    fn forget_returned(&mut self, number: u64) {
         self.window.retain(|handed| handed.id.segment != number);
         self.skip.retain(|id| id.segment != number);
         self.pop_confirmed();
@@ -349,7 +351,7 @@ impl Drop for Spool {
     /// Writes the confirmed position, so that an orderly restart sends nothing twice.
     fn drop(&mut self) {
         if let Err(error) = self.write_position() {
-            tracing::debug!(%error, "confirmed records will come again");
+            tracing::debug!(%error, "cannot write the spool's confirmed position; confirmed records may be sent again after a restart");
         }
     }
 }

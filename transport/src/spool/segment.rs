@@ -67,7 +67,7 @@ fn checksum(length: u32, body: &[u8]) -> u32 {
 }
 
 /// The content of a segment at an offset.
-pub(super) enum At {
+pub(super) enum ReadResult {
     /// A valid record, and the offset of the next.
     Record(Record, u64),
     /// The exact end of the file.
@@ -78,44 +78,44 @@ pub(super) enum At {
 }
 
 /// Reads the record at `offset` of a file of `len` bytes.
-pub(super) fn read_record(file: &dyn DiskFile, number: u64, offset: u64, len: u64) -> At {
+pub(super) fn read_record(file: &dyn DiskFile, number: u64, offset: u64, len: u64) -> ReadResult {
     match try_read(file, number, offset, len) {
         Ok(at) => at,
-        Err(error) => At::Bad(error.to_string()),
+        Err(error) => ReadResult::Bad(error.to_string()),
     }
 }
 
-fn try_read(file: &dyn DiskFile, number: u64, offset: u64, len: u64) -> io::Result<At> {
+fn try_read(file: &dyn DiskFile, number: u64, offset: u64, len: u64) -> io::Result<ReadResult> {
     if offset == len {
-        return Ok(At::End);
+        return Ok(ReadResult::End);
     }
     let mut frame = [0; FRAME_BYTES];
     if read_full(file, &mut frame, offset)? < FRAME_BYTES {
-        return Ok(At::Torn);
+        return Ok(ReadResult::Torn);
     }
     let [a, b, c, d, e, f, g, h] = frame;
     let (length, crc) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
     let next = offset + FRAME_BYTES as u64 + u64::from(length);
     if length < 2 || length as usize > RECORD_BYTES_MAX {
         let zeros = length == 0 && crc == 0 && only_zeros(file, offset, len)?;
-        return Ok(if zeros { At::Torn } else { At::Bad(format!("a record of {length} bytes")) });
+        return Ok(if zeros { ReadResult::Torn } else { ReadResult::Bad(format!("a record of {length} bytes")) });
     }
     if next > len {
-        return Ok(At::Torn);
+        return Ok(ReadResult::Torn);
     }
     let mut body = vec![0; length as usize];
     let whole = read_full(file, &mut body, offset + FRAME_BYTES as u64)? == body.len();
     if !whole || checksum(length, &body) != crc {
         let torn = only_zeros(file, next, len)?;
-        return Ok(if torn { At::Torn } else { At::Bad("a wrong checksum".into()) });
+        return Ok(if torn { ReadResult::Torn } else { ReadResult::Bad("a wrong checksum".into()) });
     }
     let topic_length = usize::from(u16::from_le_bytes([body[0], body[1]]));
     let topic = match body.get(2..2 + topic_length).map(std::str::from_utf8) {
         Some(Ok(topic)) => topic.to_owned(),
-        _ => return Ok(At::Bad("a topic that is none".into())),
+        _ => return Ok(ReadResult::Bad("an invalid topic".into())),
     };
     body.drain(..2 + topic_length);
-    Ok(At::Record(Record { id: RecordId { segment: number, offset }, topic, payload: body }, next))
+    Ok(ReadResult::Record(Record { id: RecordId { segment: number, offset }, topic, payload: body }, next))
 }
 
 fn only_zeros(file: &dyn DiskFile, mut offset: u64, len: u64) -> io::Result<bool> {
@@ -159,7 +159,7 @@ pub(super) fn scan(file: &dyn DiskFile, number: u64, confirmed: RecordId) -> io:
         Ok(_) if header == HEADER => {}
         Ok(_) if only_zeros(file, 0, len).unwrap_or(false) => return Ok(scan),
         Ok(_) => {
-            scan.tail = Tail::Bad("it does not begin as a segment does".into());
+            scan.tail = Tail::Bad("it does not begin with the header of a segment".into());
             return Ok(scan);
         }
         Err(error) => {
@@ -170,7 +170,7 @@ pub(super) fn scan(file: &dyn DiskFile, number: u64, confirmed: RecordId) -> io:
     scan.end = HEADER.len() as u64;
     loop {
         scan.tail = match read_record(file, number, scan.end, len) {
-            At::Record(record, next) => {
+            ReadResult::Record(record, next) => {
                 if record.id >= confirmed {
                     scan.waiting += 1;
                     scan.waiting_bytes += next - scan.end;
@@ -178,9 +178,9 @@ pub(super) fn scan(file: &dyn DiskFile, number: u64, confirmed: RecordId) -> io:
                 scan.end = next;
                 continue;
             }
-            At::End => Tail::Nothing,
-            At::Torn => Tail::Torn,
-            At::Bad(what) => Tail::Bad(what),
+            ReadResult::End => Tail::Nothing,
+            ReadResult::Torn => Tail::Torn,
+            ReadResult::Bad(what) => Tail::Bad(what),
         };
         return Ok(scan);
     }

@@ -12,13 +12,13 @@ const WAITING_MAX: usize = 256;
 /// The most cached results.
 const CACHED_MAX: usize = 4096;
 /// How long a result is valid: 1 h, and 1 min if there is no such user.
-const GOOD_NS: u64 = 3_600_000_000_000;
-const NONE_NS: u64 = 60_000_000_000;
+const FOUND_VALID_NS: u64 = 3_600_000_000_000;
+const NOT_FOUND_VALID_NS: u64 = 60_000_000_000;
 /// The longest entry of a user, in bytes.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
 /// The uid and the name; `None` if there is no such user.
-pub type UserEntry = Option<(u32, String)>;
+pub type LookupResult = Option<(u32, String)>;
 
 /// A lookup in the user database.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,8 +32,8 @@ pub enum UserLookup {
 /// The thread and its results.
 pub struct UserNames {
     to: SyncSender<UserLookup>,
-    from: Receiver<(UserLookup, UserEntry)>,
-    cached: HashMap<UserLookup, (UserEntry, u64)>,
+    from: Receiver<(UserLookup, LookupResult)>,
+    cached: HashMap<UserLookup, (LookupResult, u64)>,
     pending: HashSet<UserLookup>,
 }
 
@@ -55,8 +55,8 @@ impl UserNames {
         Ok(Self { to, from, cached: HashMap::new(), pending: HashSet::new() })
     }
 
-    /// The cached result; otherwise it is looked up and comes out of [`UserNames::results`].
-    pub fn look_up(&mut self, of: UserLookup, mono: u64) -> UserEntry {
+    /// The cached result. If there is none, queues the lookup and returns `None`; [`UserNames::results`] returns the user later.
+    pub fn look_up(&mut self, of: UserLookup, mono: u64) -> LookupResult {
         if let Some((user, until)) = self.cached.get(&of)
             && mono < *until
         {
@@ -76,7 +76,7 @@ impl UserNames {
         self.pending.contains(of)
     }
 
-    /// The results since the last call.
+    /// The users found since the last call. That a user does not exist is only cached.
     pub fn results(&mut self, mono: u64) -> Vec<(UserLookup, u32, String)> {
         let mut found = Vec::new();
         while let Ok((of, user)) = self.from.try_recv() {
@@ -84,7 +84,7 @@ impl UserNames {
             if self.cached.len() >= CACHED_MAX {
                 self.cached.clear();
             }
-            let until = mono + if user.is_some() { GOOD_NS } else { NONE_NS };
+            let until = mono + if user.is_some() { FOUND_VALID_NS } else { NOT_FOUND_VALID_NS };
             self.cached.insert(of.clone(), (user.clone(), until));
             if let Some((uid, name)) = user {
                 found.push((of, uid, name));
@@ -96,7 +96,7 @@ impl UserNames {
 
 impl UserLookup {
     /// Asks the system, which may wait for a directory service.
-    pub fn run(&self) -> UserEntry {
+    pub fn run(&self) -> LookupResult {
         let name = match self {
             UserLookup::User(name) => CString::new(name.as_str()).ok()?,
             UserLookup::Uid(_) => CString::default(),
@@ -151,8 +151,8 @@ mod tests {
         assert!(found.iter().all(|(_, uid, name)| (*uid, name.as_str()) == (0, "root")));
         assert_eq!(names.look_up(UserLookup::Uid(0), 1), Some((0, "root".to_owned())));
         assert_eq!(names.look_up(nobody.clone(), 1), None);
-        assert!(names.pending.is_empty(), "that there is none is known too");
-        assert_eq!(names.look_up(nobody, NONE_NS), None);
-        assert_eq!(names.pending.len(), 1, "for a while");
+        assert!(names.pending.is_empty(), "a missing user is cached too");
+        assert_eq!(names.look_up(nobody, NOT_FOUND_VALID_NS), None);
+        assert_eq!(names.pending.len(), 1, "only until it expires");
     }
 }
