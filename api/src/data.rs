@@ -71,7 +71,7 @@ pub struct DeletedReadings {
     pub readings: u64,
     /// The approximate size in memory.
     pub bytes: u64,
-    /// Windows of tiers whose readings are gone already.
+    /// Windows of tiers that outlived their readings.
     pub windows: u64,
     pub files: u64,
     /// The first and the last time.

@@ -151,7 +151,7 @@ pub struct JobSummary {
     /// The number of devices on all nodes.
     pub devices_count: u64,
     pub steps: Vec<JobStep>,
-    /// The number of steps without room in the records or here.
+    /// The number of steps left out because the records or this list were full.
     pub steps_dropped: u64,
     pub totals: BTreeMap<String, JobMetricTotal>,
     /// The number of nodes whose agent was not running at the end.

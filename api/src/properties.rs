@@ -137,7 +137,7 @@ pub struct SetPropertiesOf {
     pub kind: Option<wholegrain_model::Kind>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The distance of readings, such as 15min; two readings up to three times as far apart have no hole between them.
+    /// The time between readings, such as 15min. Only a distance of more than three intervals is a hole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
     /// How long readings are kept, such as 30d; or forever.

@@ -4,7 +4,7 @@
 //! 2. Sessions that connect, subscribe to the subtree of one parent among a hundred thousand topics, and receive its retained messages.
 //! 3. One subscriber of everything.
 //! 4. One client that subscribes to filters that match nothing, in 20 packets of 60, and the latency of others meanwhile.
-//! 5. All sessions and retained messages go, and our server's memory goes back.
+//! 5. All sessions end, all retained messages are removed, and our server returns memory to the system.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -30,9 +30,9 @@ const THREADS: usize = 8;
 /// Bytes of each retained message.
 const PAYLOAD_BYTES: usize = 64;
 /// Retained messages below each parent topic.
-const BELOW: usize = 4;
-/// How long the server has to give memory back: it looks every minute.
-const BACK_TIME: Duration = Duration::from_secs(75);
+const MESSAGES_PER_PARENT: usize = 4;
+/// How long the memory is observed at the end; the server returns free memory every minute.
+const MEMORY_RETURN_TIME: Duration = Duration::from_secs(75);
 /// How long others are watched after the filters that match nothing.
 const WATCH_TIME: Duration = Duration::from_secs(3);
 
@@ -57,13 +57,13 @@ impl MqttTopicsOptions {
 
     /// The topic of a retained message.
     fn topic(&self, number: usize) -> String {
-        let node = number / BELOW;
-        format!("site/rack{:03}/node{node:06}/state{}", node / 64, number % BELOW)
+        let node = number / MESSAGES_PER_PARENT;
+        format!("site/rack{:03}/node{node:06}/state{}", node / 64, number % MESSAGES_PER_PARENT)
     }
 
     /// The filter of one session.
     fn filter(&self, session: usize) -> String {
-        let node = session % (self.retained / BELOW).max(1);
+        let node = session % (self.retained / MESSAGES_PER_PARENT).max(1);
         if self.middle {
             format!("site/+/node{node:06}/+")
         } else {
@@ -82,7 +82,7 @@ struct BrokerTimes {
     publish_s: f64,
 }
 
-/// Retains this on each topic, in addition to earlier messages.
+/// Publishes a retained message on each topic; an empty payload removes the retained messages.
 fn retain(options: &MqttTopicsOptions, address: SocketAddr, payload: &[u8]) -> anyhow::Result<()> {
     let payload = Bytes::copy_from_slice(payload);
     for publisher in 0..PUBLISHERS {
@@ -106,7 +106,7 @@ fn subscribe(options: &MqttTopicsOptions, addresses: &[SocketAddr]) -> anyhow::R
         for session in (thread..options.sessions).step_by(THREADS) {
             let begin = Instant::now();
             let mut client = Client::connect(addresses[session % addresses.len()], &format!("session{session}"), None)?;
-            client.subscribe(&[options.filter(session)], BELOW)?;
+            client.subscribe(&[options.filter(session)], MESSAGES_PER_PARENT)?;
             took.push(begin.elapsed());
             clients.push(client);
         }
@@ -199,7 +199,7 @@ pub fn run(options: &MqttTopicsOptions) -> anyhow::Result<()> {
     retain(options, plain.addresses[0], b"")?;
     let begin = Instant::now();
     let mut after = memory_kb(&server);
-    while begin.elapsed() < BACK_TIME {
+    while begin.elapsed() < MEMORY_RETURN_TIME {
         std::thread::sleep(Duration::from_secs(1));
         let now = memory_kb(&server);
         after = std::array::from_fn(|kind| after[kind].min(now[kind]));
@@ -228,9 +228,11 @@ pub fn run(options: &MqttTopicsOptions) -> anyhow::Result<()> {
         figures[name] =
             json!({ "sessions_ms": measured.sessions.json(), "connect_s": connect_s, "publish_s": publish_s });
     }
-    for (when, [resident, anonymous, proportional]) in
-        [("before", before), ("when the sessions have just gone", full), ("after all has gone", after)]
-    {
+    for (when, [resident, anonymous, proportional]) in [
+        ("before", before),
+        ("when the sessions have just gone", full),
+        ("after sessions and messages were removed", after),
+    ] {
         let [resident, anonymous, proportional] = [resident, anonymous, proportional].map(|kb| kb as f64 / 1e3);
         let text = format!("{resident:.0} {anonymous:.0} {proportional:.0}");
         line(&format!("our memory {when}: resident, anonymous, proportional, MB"), text, "");

@@ -63,7 +63,7 @@ use wholegrain_model::text::escaped;
 const EXAMPLES: &str = "\
 Examples:
   wholegrain up                               run server and agent
-  wholegrain up --demo                        and a demonstration centre
+  wholegrain up --demo                        the same, with a simulated centre
   wholegrain sensors --tree                   list the sensors
   wholegrain query MemAvailable --from -1h    readings
   wholegrain ca agent node0042                add a node";
@@ -116,7 +116,7 @@ impl Command {
     }
 }
 
-/// Takes all permissions of others from new files.
+/// Removes write permission of the group, and all permissions of others, from new files.
 fn restrict_new_files() {
     // SAFETY: the calls cannot fail, and no other thread runs yet that makes files.
     unsafe {
@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     let Err(failure) = result else { return ExitCode::SUCCESS };
     let (code, message) = failure.report();
     if let Some(message) = message {
-        // A message can quote text of anybody.
+        // A message can quote untrusted text with control characters.
         let lines: Vec<_> = message.split('\n').map(escaped).collect();
         eprintln!("{} {}", output::style::on_stderr().error("wholegrain:"), lines.join("\n"));
     }

@@ -165,7 +165,7 @@ impl Boosts {
         let covered = 1 + names.count();
         if let Some(slowest) = slowest.filter(|slowest| every > *slowest) {
             return Err(format!(
-                "every {every} is less than the administrators' rules ask for: {first} every {slowest} (rule 0); the limit users_may_lower is false"
+                "every {every} samples less often than the administrators' rules ask for: {first} every {slowest} (rule 0); the limit users_may_lower is false"
             ));
         }
         let until = wholegrain_model::Timestamp(until_ns).to_string();

@@ -143,7 +143,7 @@ impl CentrePlan {
         let mut jobs = ordinary(&options, staged..options.nodes);
         let staged_jobs = stories(options.began_s, staged);
         let taken: Vec<u32> = staged_jobs.iter().map(|job| job.id).collect();
-        number(&mut jobs, staged_jobs[0].from_s, &taken);
+        assign_ids(&mut jobs, staged_jobs[0].from_s, &taken);
         jobs.extend(staged_jobs.into_iter().filter(|job| job.from_s >= options.first_s()));
         jobs.sort_by_key(|job| (job.from_s, job.id));
         let slow = (2, options.began_s - 30 * HOUR);
@@ -178,17 +178,17 @@ fn stories(began_s: i64, staged: usize) -> Vec<PlannedJob> {
             period_s: 10 * MINUTE,
         }
     };
-    let all = (0..half).collect::<Vec<_>>();
+    let half_rack = (0..half).collect::<Vec<_>>();
     let gpus = (staged.saturating_sub(2)..staged).filter(|node| *node >= half).collect::<Vec<_>>();
     vec![
-        job(4711, Story::Unbalanced, mira, all.clone(), 300, 130),
-        job(4650, Story::Ordinary, mira, all.clone(), 26 * 60, 115),
-        job(4662, Story::SlowNode, ("md-water", ("tarek", 2005), "chem"), all.clone(), 22 * 60, 180),
+        job(4711, Story::Unbalanced, mira, half_rack.clone(), 300, 130),
+        job(4650, Story::Ordinary, mira, half_rack.clone(), 26 * 60, 115),
+        job(4662, Story::SlowNode, ("md-water", ("tarek", 2005), "chem"), half_rack.clone(), 22 * 60, 180),
         job(4690, Story::IdleGpus, train, gpus, 9 * 60, 240),
         job(4702, Story::Leak, ("grow", ("ana", 2003), "p12"), node(half), 7 * 60, 300),
         job(4705, Story::Throttled, ("blast", ("mei", 2008), "bio"), node(half + 1), 6 * 60, 200),
         job(4707, Story::OutOfMemory, train, node(half), 90, 47),
-        job(4709, Story::Peak, ("hpl", ("olu", 2007), "earth"), all, 150, 20),
+        job(4709, Story::Peak, ("hpl", ("olu", 2007), "earth"), half_rack, 150, 20),
         job(4712, Story::Running, mira, (0..quarter).collect(), 40, 40 + AHEAD_DAYS * 24 * 60),
     ]
 }
@@ -235,14 +235,14 @@ fn ordinary(options: &CentreOptions, nodes: std::ops::Range<usize>) -> Vec<Plann
 }
 
 /// Gives ids in the order of the start times. Jobs before `at_s` get ids below 4711, later jobs ids above. Ids in `taken` are not given.
-fn number(jobs: &mut [PlannedJob], at_s: i64, taken: &[u32]) {
+fn assign_ids(jobs: &mut [PlannedJob], at_s: i64, taken: &[u32]) {
     let before = jobs.partition_point(|job| job.from_s < at_s);
     let mut below = (1..4711u32).rev().filter(|id| !taken.contains(id));
     let mut above = (4712u32..).filter(|id| !taken.contains(id));
+    // If there are more jobs before 4711 than ids, the oldest jobs get the id 0.
     for job in jobs[..before].iter_mut().rev() {
         job.id = below.next().unwrap_or(0);
     }
-    // If there are more jobs before 4711 than ids, the oldest jobs get the id 0.
     for job in &mut jobs[before..] {
         job.id = above.next().unwrap_or(u32::MAX);
     }

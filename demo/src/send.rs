@@ -34,7 +34,7 @@ pub enum SendError {
     Client { agent: String, error: ClientError },
     #[error("agent {agent} of the demonstration: {error}")]
     Tls { agent: String, error: tls::TlsError },
-    #[error("the server refuses what agent {agent} of the demonstration sent: {why}")]
+    #[error("agent {agent} of the demonstration cannot send: {why}")]
     Refused { agent: String, why: String },
 }
 
@@ -76,7 +76,7 @@ pub fn run(
     let (mut centre, mut boosts) = (Centre::new(plan, from_s), Boosts::default());
     let mut steps = 0;
     while !control.stops() {
-        let (time_s, interval) = next(centre.time_s(), start_s);
+        let (time_s, interval) = next_step(centre.time_s(), start_s);
         if time_s * NS > control.now_ns() {
             break;
         }
@@ -93,7 +93,7 @@ pub fn run(
     while !control.stops() {
         agents.handle_commands(&centre, &mut boosts, control.now_ns())?;
         boosts.expire(control.now_ns());
-        let (time_s, _) = next(centre.time_s(), start_s);
+        let (time_s, _) = next_step(centre.time_s(), start_s);
         if time_s * NS <= control.now_ns() {
             centre.step(time_s, LIVE, &boosts);
             agents.send(centre.take())?;
@@ -105,7 +105,7 @@ pub fn run(
 }
 
 /// The step after `time_s` and its length. Older steps are longer.
-fn next(time_s: i64, start_s: i64) -> (i64, Interval) {
+fn next_step(time_s: i64, start_s: i64) -> (i64, Interval) {
     let live = LIVE.ns().cast_signed() / NS;
     let every = match start_s - time_s {
         age if age > 26 * HOUR => 300,
@@ -119,7 +119,7 @@ struct DemoAgent {
     name: String,
     client: Client,
     seq: u64,
-    known: HashSet<SchemaHash>,
+    sent_schemas: HashSet<SchemaHash>,
     unacknowledged: usize,
     commands: Vec<Vec<u8>>,
 }
@@ -148,8 +148,8 @@ impl DemoAgents {
             let failed = |error| SendError::Client { agent: name.clone(), error };
             let mut client = Client::connect(&config).map_err(failed)?;
             client.subscribe(&Topic::Control { agent: name }.to_string()).map_err(failed)?;
-            let (known, commands) = (HashSet::new(), Vec::new());
-            Ok(DemoAgent { name: name.clone(), client, seq: 0, known, unacknowledged: 0, commands })
+            let (sent_schemas, commands) = (HashSet::new(), Vec::new());
+            Ok(DemoAgent { name: name.clone(), client, seq: 0, sent_schemas, unacknowledged: 0, commands })
         };
         Ok(Self { all: names.iter().map(connect).collect::<Result<_, _>>()?, boot, readings: 0 })
     }
@@ -209,7 +209,7 @@ impl DemoAgent {
     fn send(&mut self, series: GroupReadings, boot: u64) -> Result<(), SendError> {
         let schema = series.schema().map_err(|why| self.refused(why))?;
         let hash = schema.hash();
-        if self.known.insert(hash) {
+        if self.sent_schemas.insert(hash) {
             let topic = Topic::Schema { agent: &self.name, group: &series.group }.to_string();
             self.publish(&topic, &schema.encode(), true)?;
         }
@@ -243,7 +243,9 @@ impl DemoAgent {
         while self.unacknowledged > most {
             self.poll(Duration::from_secs(1))?;
             if Instant::now() > deadline {
-                return Err(self.refused(format!("nothing is acknowledged within {ACKNOWLEDGED_WITHIN:?}")));
+                return Err(
+                    self.refused(format!("the server did not acknowledge all messages within {ACKNOWLEDGED_WITHIN:?}"))
+                );
             }
         }
         Ok(())

@@ -126,7 +126,7 @@ impl Pattern {
         }
     }
 
-    /// The literal begin of every path that can match, for seeking in sorted names; `/` if nothing is literal.
+    /// The literal beginning of every path that can match, for seeking in sorted names; `/` if nothing is literal.
     pub fn literal_prefix(&self) -> String {
         let mut prefix = String::from("/");
         for (i, level) in self.levels.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Pattern {
         let beyond = |star: Option<usize>, to: &mut String| {
             if let Some(end) = star {
                 to.push_str(&path[..end]);
-                // The character after `/`.
+                // `0` follows `/` in ASCII: the bound lies after all names below this level.
                 to.push('0');
             }
             star.is_some()
@@ -416,7 +416,7 @@ mod tests {
                     .count();
             }
         }
-        assert!(skipped > 450_000, "only {skipped} are leapt over");
+        assert!(skipped > 450_000, "only {skipped} were skipped");
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_a_search_of_all_ways_finds() {
+    fn matches_agree_with_the_reference_implementation() {
         let levels = ["a", "b", "a*", "*", "**", "**", "*b*"];
         let names = ["a", "b", "ab"];
         let paths = all_of(&names, 4);

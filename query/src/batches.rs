@@ -127,7 +127,7 @@ impl Batches {
         notes.extend(self.plan.approximate_means.notes());
         notes.extend(self.coverage.iter().take(COVERAGE_NOTES_MAX).cloned());
         if let Some(more) = self.coverage.len().checked_sub(COVERAGE_NOTES_MAX).filter(|more| *more > 0) {
-            notes.push(format!("{more} more series have rows without a value of every sensor"));
+            notes.push(format!("{more} more series have rows that lack values of some sensors"));
         }
         notes
     }

@@ -12,7 +12,7 @@ pub(crate) struct ServerLifetime {
 }
 
 /// Completes when the server shuts down.
-pub(crate) async fn went_down(shutdown: &mut watch::Receiver<bool>) {
+pub(crate) async fn wait_for_shutdown(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender was dropped, at shutdown.
     let _ = shutdown.wait_for(|down| *down).await;
 }

@@ -87,7 +87,7 @@ impl Agent {
         })
     }
 
-    /// Keeps its sensors' definitions where another agent with the same ones has them.
+    /// Shares the memory of the sensor definitions with `other`, which has the same sensors.
     pub fn share_sensors(&mut self, other: &Agent) {
         self.schema = self.schema.sharing(&other.schema);
     }
@@ -118,7 +118,7 @@ impl Agent {
         self.header.seq = SEQ_FIRST - 1;
     }
 
-    /// The next batch's first sample is the last multiple of the interval up to `time`, but never one that was there.
+    /// Lets the next batch begin at the last multiple of the interval up to `time`, but never before the end of earlier batches.
     pub fn go_to(&mut self, time: i64) {
         self.next_time = self.next_time.max(time - time.rem_euclid(self.interval_ns));
     }
@@ -128,7 +128,7 @@ impl Agent {
         self.next_time + (self.samples as i64 - 1) * self.interval_ns
     }
 
-    /// Makes the next batch: [`Agent::message`] gives it.
+    /// Makes the next batch, which [`Agent::message`] then returns.
     pub fn make(&mut self) {
         let first = self.next_time;
         self.next_time += self.period_ns();

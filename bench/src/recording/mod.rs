@@ -172,10 +172,10 @@ impl Recording {
         Self { parts, ..self.clone() }
     }
 
-    /// The same readings without those of a group's samples that fall into the millisecond of one before them, and how many readings
-    /// these had: a late sample and the next may, on a busy machine. Of two readings of a sensor in one millisecond a store that keeps
-    /// milliseconds has one, or refuses both. The others keep their nanoseconds, and stay apart when they are moved by whole milliseconds.
-    pub fn apart(&self) -> (Self, u64) {
+    /// Keeps only the first sample of a group in each millisecond; also returns the number of readings left out. On a busy machine a
+    /// late sample and the next can share a millisecond, and stores with a resolution of milliseconds keep one of them, or refuse both.
+    /// Times keep their nanoseconds: a later move by whole milliseconds makes no new collision.
+    pub fn one_per_millisecond(&self) -> (Self, u64) {
         let mut taken: BTreeMap<&str, BTreeSet<i64>> = BTreeMap::new();
         let mut parts = Vec::with_capacity(self.parts.len());
         for Part { group, batch } in &self.parts {
@@ -332,14 +332,14 @@ mod tests {
         recording.parts[0].batch.times = vec![1_000_000, 2_999_998];
         recording.parts[1].batch.times = vec![2_000_000, 2_999_999];
         recording.parts[2].batch.times = vec![2_999_999, 3_000_000];
-        let (apart, left_out) = recording.apart();
+        let (apart, left_out) = recording.one_per_millisecond();
         let times: Vec<&[i64]> = apart.parts.iter().map(|part| part.batch.times.as_slice()).collect();
         assert_eq!(times, [&[1_000_000, 2_999_998][..], &[2_000_000], &[3_000_000]]);
         // The last of `two`, and the first of the second batch of `one`, whose gap stays where it was.
         assert_eq!((left_out, apart.readings()), (1 + 2, 9 - 3));
         assert_eq!(apart.parts[2].batch.columns[1].get(0), None);
         assert_eq!(apart.sums()["one/a"], Sum { count: 3, sum: 10.0 + 100.0 + 200.0 });
-        let (again, none) = apart.moved("n1", 7_000_000_000).unwrap().apart();
+        let (again, none) = apart.moved("n1", 7_000_000_000).unwrap().one_per_millisecond();
         assert_eq!((again.sums(), none), (apart.sums(), 0));
     }
 }

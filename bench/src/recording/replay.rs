@@ -38,7 +38,7 @@ type Message = (String, Vec<u8>);
 
 /// Prints what is to be sent, and sends it when a line comes on standard input; prints `sent` when all of it is acknowledged.
 pub fn run(options: &ReplayOptions) -> anyhow::Result<()> {
-    let (recording, left_out) = Recording::load(&options.file)?.apart();
+    let (recording, left_out) = Recording::load(&options.file)?.one_per_millisecond();
     // By whole seconds: readings stay where they are within one.
     let by_ns = (wall_ns() - BEFORE_NOW_NS - recording.span().1).div_euclid(1_000_000_000) * 1_000_000_000;
     let is_mqtt = options.to.starts_with("mqtt://");

@@ -128,11 +128,15 @@ fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {
                 "name one with --client FILE",
             );
         }
-        Err(failure) => return findings.fail(CHECK, text(&failure), "change that line"),
+        Err(failure) => {
+            return findings.fail(CHECK, text(&failure), "correct this file, or name another with --client FILE");
+        }
     }
     let connection = match Connection::open(client) {
         Ok(connection) => connection,
-        Err(failure) => return findings.fail(CHECK, text(&failure), "see above"),
+        Err(failure) => {
+            return findings.fail(CHECK, text(&failure), "correct client.toml or the file that the message names");
+        }
     };
     match connection.get(paths::HEALTHZ).send() {
         Ok(response) => {

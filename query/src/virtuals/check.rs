@@ -22,16 +22,17 @@ pub(super) struct OperandInfo {
 
 /// Finds the sensors to which an expression refers.
 pub(super) trait KnownSensors {
-    /// The sensors that a reference selects, at most [`OPERANDS_MAX`] and one.
+    /// The sensors that a reference selects, at most [`OPERANDS_MAX`] + 1: one more shows that there are too many.
     fn selected(&self, pattern: &Pattern) -> Vec<OperandInfo>;
     /// A similar path that exists.
     fn nearest(&self, pattern: &Pattern) -> Option<String>;
 }
 
-/// The zero of a quantity. Temperatures can have another zero than 0 K.
+/// What the value 0 of a quantity means; it restricts sums and products of temperatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ZeroPoint {
-    Own,
+    /// None of the quantity: 0 W, 0 K.
+    Absolute,
     /// `Cel`, `[degF]`: a point on a scale.
     Scale,
     /// The difference of two of those.
@@ -51,7 +52,7 @@ struct Quantity {
 
 impl Quantity {
     fn number() -> Self {
-        Self { dimension: Dimension::NUMBER, zero: ZeroPoint::Own, unit: "1".to_owned(), is_zero: false }
+        Self { dimension: Dimension::NUMBER, zero: ZeroPoint::Absolute, unit: "1".to_owned(), is_zero: false }
     }
 
     fn of(dimension: Dimension) -> Self {
@@ -127,7 +128,7 @@ impl ExpressionCheck<'_> {
         Err(DefinitionError::at(self.text, span, message))
     }
 
-    /// The recursion is as deep as the tree, which the parser bounds.
+    /// Derives the quantity of an expression. The parser bounds the depth of the recursion.
     fn quantity(&mut self, expr: &Expr) -> Result<Quantity, DefinitionError> {
         match &expr.node {
             ExprNode::Number { value, unit } => self.constant(*value, unit.as_deref(), expr.span),
@@ -152,7 +153,7 @@ impl ExpressionCheck<'_> {
             ExprNode::If(three) => {
                 self.truth(&three[0], "the condition")?;
                 let (then, otherwise) = (self.quantity(&three[1])?, self.quantity(&three[2])?);
-                self.alike(then, otherwise, "a choice between", three[2].span)
+                self.common_quantity(then, otherwise, "a choice between", three[2].span)
             }
             ExprNode::Call(function, operands) => self.call(*function, operands),
             ExprNode::Along(along, operand) => {
@@ -177,7 +178,12 @@ impl ExpressionCheck<'_> {
     }
 
     /// The quantity that the sensors of a reference share.
-    fn sensors(&mut self, reference: &Reference, span: TextSpan, bare: bool) -> Result<Quantity, DefinitionError> {
+    fn sensors(
+        &mut self,
+        reference: &Reference,
+        span: TextSpan,
+        warn_of_counters: bool,
+    ) -> Result<Quantity, DefinitionError> {
         let selected = self.known.selected(&reference.pattern);
         let Some(first) = selected.first() else { return Err(self.unknown(reference, span)) };
         if selected.len() > OPERANDS_MAX && !self.is_template {
@@ -210,7 +216,9 @@ impl ExpressionCheck<'_> {
             }
             before = operand;
         }
-        if let Some(counter) = selected.iter().find(|operand| operand.kind == Kind::Counter).filter(|_| bare) {
+        if let Some(counter) =
+            selected.iter().find(|operand| operand.kind == Kind::Counter).filter(|_| warn_of_counters)
+        {
             let warning = DefinitionError::at(
                 self.text,
                 span,
@@ -295,7 +303,7 @@ impl ExpressionCheck<'_> {
                 };
                 for operand in &operands[1..] {
                     let other = self.quantity(operand)?;
-                    all = self.alike(all, other, what, operand.span)?;
+                    all = self.common_quantity(all, other, what, operand.span)?;
                 }
                 Ok(all)
             }
@@ -303,7 +311,13 @@ impl ExpressionCheck<'_> {
     }
 
     /// Checks two operands that must have the same dimension.
-    fn alike(&self, one: Quantity, other: Quantity, what: &str, span: TextSpan) -> Result<Quantity, DefinitionError> {
+    fn common_quantity(
+        &self,
+        one: Quantity,
+        other: Quantity,
+        what: &str,
+        span: TextSpan,
+    ) -> Result<Quantity, DefinitionError> {
         // 0 °C is not 0 K: a temperature needs a zero with a unit.
         let is_free = |zero: &Quantity, of: &Quantity| zero.is_zero && of.zero != ZeroPoint::Scale;
         if is_free(&other, &one) {
@@ -325,7 +339,7 @@ impl ExpressionCheck<'_> {
                 let message = format!("{what} a temperature and a difference of temperatures");
                 return self.refuse(span, message);
             }
-            (ZeroPoint::Own, zero) | (zero, _) => zero,
+            (ZeroPoint::Absolute, zero) | (zero, _) => zero,
         };
         Ok(Quantity { zero, ..one })
     }
@@ -364,7 +378,7 @@ impl ExpressionCheck<'_> {
             }
             _ => {
                 let (one, other) = (self.quantity(left)?, self.quantity(right)?);
-                self.alike(one, other, "a comparison of", right.span)?;
+                self.common_quantity(one, other, "a comparison of", right.span)?;
                 Ok(Quantity::number())
             }
         }
@@ -390,14 +404,14 @@ impl ExpressionCheck<'_> {
                 }
                 (_, ZeroPoint::Scale) => ZeroPoint::Difference,
                 (ZeroPoint::Difference, _) | (_, ZeroPoint::Difference) => ZeroPoint::Difference,
-                _ => ZeroPoint::Own,
+                _ => ZeroPoint::Absolute,
             };
             let is_zero = one.is_zero && other.is_zero;
             let unit = if a == ZeroPoint::Scale || b != ZeroPoint::Scale { one.unit } else { other.unit };
             let unit = if zero == ZeroPoint::Difference { "K".to_owned() } else { unit };
             return Ok(Quantity { zero, is_zero, unit, dimension: one.dimension });
         }
-        self.alike(one, other, if is_sum { "a sum of" } else { "a difference of" }, span)
+        self.common_quantity(one, other, if is_sum { "a sum of" } else { "a difference of" }, span)
     }
 
     fn product(
@@ -437,6 +451,6 @@ impl ExpressionCheck<'_> {
 }
 
 fn quantity(unit: &Unit) -> Quantity {
-    let zero = if unit.has_offset() { ZeroPoint::Scale } else { ZeroPoint::Own };
+    let zero = if unit.has_offset() { ZeroPoint::Scale } else { ZeroPoint::Absolute };
     Quantity { dimension: unit.dimension(), zero, unit: unit.code().to_owned(), is_zero: false }
 }

@@ -49,7 +49,7 @@ pub struct WrittenDefinition {
     pub bridge: Option<Interval>,
     #[serde(default)]
     pub missing: MissingOperands,
-    /// Settings of the source that provide the operands, for people.
+    /// The perf events to enable at the agent for the operands. Not evaluated, only shown to readers of the file.
     #[serde(default)]
     pub events: Vec<String>,
 }

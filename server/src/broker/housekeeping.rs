@@ -12,7 +12,7 @@ use crate::access::Identity;
 use super::Broker;
 use super::message::Publication;
 use super::sessions::{SessionCleanup, SessionHandle, Will};
-use crate::lifetime::{ServerLifetime, went_down};
+use crate::lifetime::{ServerLifetime, wait_for_shutdown};
 use crate::log_limit::quoted;
 
 /// The interval of status messages.
@@ -34,7 +34,7 @@ impl Broker {
             tokio::select! {
                 () = tokio::time::sleep_until(deadline.into()) => {}
                 () = self.sessions_changed.notified() => {}
-                () = went_down(&mut lifetime.shutdown) => return,
+                () = wait_for_shutdown(&mut lifetime.shutdown) => return,
             }
         }
     }

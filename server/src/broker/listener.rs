@@ -11,7 +11,7 @@ use super::wire::PacketStream;
 use super::{Broker, connection};
 use crate::admission::{ConnectionPermit, HandshakeProgress};
 use crate::certificates::ReloadableTls;
-use crate::lifetime::{ServerLifetime, went_down};
+use crate::lifetime::{ServerLifetime, wait_for_shutdown};
 use crate::{log_limit, pki};
 
 /// The pause after a failed accept, for instance when no file descriptor is left.
@@ -28,7 +28,7 @@ impl Broker {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                () = went_down(&mut lifetime.shutdown) => return,
+                () = wait_for_shutdown(&mut lifetime.shutdown) => return,
             };
             match accepted {
                 Ok((stream, peer)) => {

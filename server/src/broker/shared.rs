@@ -27,7 +27,7 @@ use crate::admission::hourly_quotas::HourlyQuotas;
 use crate::control::AgentControl;
 use crate::ingest::Ingest;
 use crate::interop::{self, Interop};
-use crate::lifetime::{ServerLifetime, went_down};
+use crate::lifetime::{ServerLifetime, wait_for_shutdown};
 use crate::log_limit::{self, LogLimit};
 use crate::metrics::Metrics;
 
@@ -130,7 +130,7 @@ impl Broker {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = went_down(&mut lifetime.shutdown) => return,
+                () = wait_for_shutdown(&mut lifetime.shutdown) => return,
             }
             let security = self.security.clone();
             let gone = tokio::task::spawn_blocking(move || security.look()).await.unwrap_or_default();

@@ -122,11 +122,11 @@ pub(crate) fn routes() -> Vec<Route> {
 pub(super) fn route(path: &str) -> Option<(&'static str, RoutePermissions)> {
     static TABLE: std::sync::LazyLock<Vec<(&'static str, RoutePermissions)>> =
         std::sync::LazyLock::new(|| routes().iter().map(|(path, wants, _)| (*path, *wants)).collect());
-    TABLE.iter().find(|(known, _)| is_of(path, known)).copied()
+    TABLE.iter().find(|(known, _)| matches_route(path, known)).copied()
 }
 
 /// Whether a path matches a route, in which `{…}` stands for one non-empty level.
-fn is_of(path: &str, route: &str) -> bool {
+fn matches_route(path: &str, route: &str) -> bool {
     let (mut levels, mut wanted) = (path.split('/'), route.split('/'));
     loop {
         match (levels.next(), wanted.next()) {

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::admission::{ConnectionAdmission, ConnectionPermit, HandshakeProgress};
 use crate::certificates::ReloadableTls;
-use crate::lifetime::{ServerLifetime, went_down};
+use crate::lifetime::{ServerLifetime, wait_for_shutdown};
 use crate::metrics::Metrics;
 
 /// The time for a request's head, and the idle time before the next request.
@@ -45,7 +45,7 @@ pub(crate) async fn accept(front: HttpFrontend, listener: TcpListener, mut lifet
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = went_down(&mut lifetime.shutdown) => return,
+            () = wait_for_shutdown(&mut lifetime.shutdown) => return,
         };
         match accepted {
             Ok((stream, peer)) => {
@@ -105,7 +105,7 @@ async fn connection(
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
                 () = &mut over => Ok(()),
-                () = went_down(&mut lifetime.shutdown) => {
+                () = wait_for_shutdown(&mut lifetime.shutdown) => {
                     connection.as_mut().graceful_shutdown();
                     tokio::time::timeout(DRAIN_TIME_MAX, connection).await.unwrap_or(Ok(()))
                 }

@@ -24,7 +24,7 @@ use super::{Api, ApiError, SENSORS_HEADER};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::admission::QuotaPermit;
-use crate::lifetime::went_down;
+use crate::lifetime::wait_for_shutdown;
 use crate::metrics::Metrics;
 
 const EVENTS: &str = "text/event-stream";
@@ -70,7 +70,7 @@ pub(super) async fn watch(
                     let lines = lines.map(|lines| if as_events { events(&lines) } else { lines });
                     lines.map(|lines| (Ok::<_, std::convert::Infallible>(lines), watcher))
                 }
-                () = went_down(&mut shutdown) => None,
+                () = wait_for_shutdown(&mut shutdown) => None,
             }
         }
     });

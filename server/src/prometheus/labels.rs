@@ -9,7 +9,7 @@ pub const SENSOR: &str = "sensor";
 pub const UNIT: &str = "unit";
 /// The label of the node, unless a pattern sets another.
 pub const NODE: &str = "node";
-/// The level above the sensors of a job, and the label of the level below it.
+/// The level before a job's id in paths, as in `/n1/job/4711/cpu/usage`, and the label of the id.
 const JOB: &str = "job";
 
 /// Labels of a series, sorted by name; no name twice.
@@ -48,7 +48,7 @@ impl LevelMapping {
                 (_, Some(label)) => {
                     if !is_label(label) || [SENSOR, UNIT].contains(&label) {
                         return refuse(&format!(
-                            "has the label {label:?}; use letters, digits and `_`, not `__` at the beginning, and neither sensor nor unit, which always exist"
+                            "has the label {label:?}; use letters, digits and `_`, without a digit or `__` at the beginning; sensor and unit are reserved"
                         ));
                     }
                     if parts.iter().any(|part| matches!(part, MappingPart::Label(known) if known == label)) {
@@ -145,7 +145,7 @@ fn fit(text: &str, colons: bool) -> String {
 pub fn labels(mappings: &[LevelMapping], sensor: &SensorInfo) -> Labels {
     let (mut labels, mut name) = (Labels::new(), Vec::new());
     if !mappings.iter().any(|mapping| mapping.apply(&sensor.path, &mut labels, &mut name).is_some()) {
-        by_default(sensor, &mut labels, &mut name);
+        apply_default_mapping(sensor, &mut labels, &mut name);
     }
     labels.push((NAME.to_owned(), fit(&name.join("_"), true)));
     labels.push((SENSOR.to_owned(), sensor.path.to_string()));
@@ -156,7 +156,7 @@ pub fn labels(mappings: &[LevelMapping], sensor: &SensorInfo) -> Labels {
     labels
 }
 
-fn by_default<'a>(sensor: &'a SensorInfo, labels: &mut Labels, name: &mut Vec<&'a str>) {
+fn apply_default_mapping<'a>(sensor: &'a SensorInfo, labels: &mut Labels, name: &mut Vec<&'a str>) {
     let levels: Vec<&str> = sensor.path.trim_start_matches('/').split('/').collect();
     let last = levels.len() - 1;
     let node = levels[..last].iter().position(|level| **level == *sensor.agent);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::broker::Broker;
 use crate::interop::config::RemoteConfig;
-use crate::lifetime::{ServerLifetime, went_down};
+use crate::lifetime::{ServerLifetime, wait_for_shutdown};
 
 /// The first wait before reconnecting; each failure doubles it.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ pub(crate) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime
         broker.log().warn(format_args!("remote {}: {why}; trying again in {:.1} s", config.name, wait.as_secs_f32()));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = went_down(&mut lifetime.shutdown) => return,
+            () = wait_for_shutdown(&mut lifetime.shutdown) => return,
         }
         backoff = (backoff * 2).min(BACKOFF_MAX);
     }

@@ -1,4 +1,4 @@
-//! One connection to a broker: bytes, deadlines, and the effects of a [`PublishPipeline`], as for a client of this server.
+//! One connection to a broker: reads, writes, deadlines, and a [`PublishPipeline`] as in the connections of this server's own clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::ingest::{
     PublishEffect, PublishPipeline, ReadingPublishes, SenderRights, StoreEvent,
 };
 use crate::interop::config::RemoteConfig;
-use crate::lifetime::went_down;
+use crate::lifetime::wait_for_shutdown;
 use crate::log_limit::quoted;
 
 /// The time limit of TCP, TLS, CONNACK and SUBACK together.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(15);
 /// Reading stops at this many bytes of unsent output.
 const OUT_BYTES_MAX: usize = 1 << 20;
-/// The most schemas with a known sender.
+/// The most entries of [`RemoteSession::agents`], which is cleared when full.
 const SCHEMAS_MAX: usize = 65_536;
 /// How long the shutdown waits for the store's answers.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ struct RemoteSession {
     permitted_schemas: PermittedSchemas,
     /// The reason to end the connection, found while effects were carried out.
     failed: Option<String>,
-    /// The agent that sent batches of a schema, and is asked for it.
+    /// The agent from which a missing schema is requested: it sent batches that need it.
     agents: HashMap<SchemaHash, String>,
     last_received: Instant,
     last_sent: Instant,
@@ -73,7 +73,7 @@ pub(super) async fn run(
     let opening = tokio::time::timeout(CONNECT_TIME_MAX, RemoteSession::open(config, broker));
     let mut session = tokio::select! {
         opened = opening => opened.map_err(|_| format!("no connection within {} s", CONNECT_TIME_MAX.as_secs()))??,
-        () = went_down(shutdown) => return Ok(()),
+        () = wait_for_shutdown(shutdown) => return Ok(()),
     };
     broker.metrics.remote_connects.inc();
     broker.metrics.remotes_connected.add(1);
@@ -84,7 +84,7 @@ pub(super) async fn run(
         session.take_packets()?;
         tokio::select! {
             stepped = session.step(&mut schemas) => stepped?,
-            () = went_down(shutdown) => break,
+            () = wait_for_shutdown(shutdown) => break,
         }
     }
     session.drain().await;
@@ -130,8 +130,7 @@ impl RemoteSession {
 
     async fn handshake(&mut self) -> Result<(), String> {
         let config = self.config.clone();
-        let seconds = |time: Duration| time.as_secs();
-        let keep_alive = seconds(config.keep_alive).clamp(1, u16::MAX.into()) as u16;
+        let keep_alive = config.keep_alive.as_secs().clamp(1, u16::MAX.into()) as u16;
         let mut connect = Connect::new(config.version, config.client_id.as_str(), keep_alive);
         connect.clean_start = false;
         connect.user = config.user.as_deref().map(Into::into);
@@ -143,7 +142,7 @@ impl RemoteSession {
         if config.version == Version::V5 {
             let packet_bytes_max = u32::try_from(self.broker.limits().packet_bytes_max).unwrap_or(u32::MAX);
             connect.properties = Properties::new()
-                .with(Property::SessionExpiryInterval(seconds(config.session_expiry).min(u32::MAX.into()) as u32))
+                .with(Property::SessionExpiryInterval(config.session_expiry.as_secs().min(u32::MAX.into()) as u32))
                 .with(Property::ReceiveMaximum(config.inflight_max))
                 .with(Property::MaximumPacketSize(packet_bytes_max));
         }
@@ -299,7 +298,7 @@ impl RemoteSession {
     fn time_passed(&mut self, may_read: bool) -> Result<(), String> {
         let now = Instant::now();
         if !may_read {
-            // The server did not read; the silence is not the broker's.
+            // This server did not read, so the remote broker was not silent.
             self.last_received = now;
         }
         if now >= self.last_received + self.config.keep_alive * 3 / 2 {

@@ -32,7 +32,7 @@ pub struct DeletionReport {
     pub readings: u64,
     /// Their approximate bytes: of each file's bytes the share of its readings.
     pub bytes: u64,
-    /// Windows of tiers whose readings are gone already.
+    /// Windows of tiers that outlived their readings.
     pub windows: u64,
     /// Files with affected readings.
     pub files: u64,

@@ -287,7 +287,7 @@ fn not_lowered<'a>(
         return Err(JobsRefusal::Limit {
             limit: "users_may_lower",
             value: table.limits.users_may_lower.to_string(),
-            why: format!("{} is less than the administrators' rules ask for: {first}", spec.setting),
+            why: format!("{} samples less than the administrators' rules ask for: {first}", spec.setting),
         });
     }
     Ok(Some(format!("{kept_up} of {all} metrics stay as the administrators' rules ask, such as {first}")))

@@ -22,7 +22,7 @@ use wholegrain_transport::mqtt::{self, Connect, Packet, Publish, ReasonCode, Ver
 use crate::access::Identity;
 use crate::access::audit::{AuditEvent as Audited, AuditOutcome};
 use crate::ingest::{ClientTerms, CloseReason, PermittedSchemas, PublishEffect, PublishPipeline, ReadingPublishes};
-use crate::lifetime::went_down;
+use crate::lifetime::wait_for_shutdown;
 
 use super::Broker;
 use super::aliases;
@@ -199,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let mut schemas = self.broker.schemas.subscribe();
         let timer = tokio::time::sleep(self.silence_max);
         // Created once: a new wait in each step would cost more than the step.
-        let down = went_down(&mut shutdown);
+        let down = wait_for_shutdown(&mut shutdown);
         tokio::pin!(timer, down);
         let end = loop {
             if let ControlFlow::Break(end) = self.step(down.as_mut(), &mut schemas, timer.as_mut()).await {
