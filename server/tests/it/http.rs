@@ -108,7 +108,7 @@ fn a_long_list_comes_whole_and_in_order() {
     assert_eq!(rows, expected);
     for (path, status, part) in [
         ("across=mode", 400, "parameter `across`: \"mode\" is not an aggregate"),
-        ("across=first", 400, "no first and no last"),
+        ("across=first", 400, "no first or last value"),
         ("levels=2", 400, "parameter `levels` divides the sensors of `across`"),
         ("across=sum&levels=x", 400, "parameter `levels`: \"x\" is not a number of levels"),
         ("across=sum&levels=0", 400, "levels must be at least 1"),
