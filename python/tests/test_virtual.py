@@ -42,7 +42,7 @@ def test_what_is_wrong_with_an_expression_is_marked(client: Client, series: Seri
         ("<power> +", "W", r"\^"),
         ("<power> * 2", "K", "(?s)W.*K|K.*W|power.*temperature"),
         ("<no_such_sensor_here> * 2", "W", "no_such_sensor_here"),
-        ("(" * 5_000 + "1" + ")" * 5_000, "1", "more than [0-9]+ parentheses"),
+        ("(" * 5_000 + "1" + ")" * 5_000, "1", "nested more than [0-9]+ deep"),
     ):
         for attempt in (client.virtual.check, client.virtual.define):
             with pytest.raises(wholegrain.BadRequest, match=said):

@@ -68,6 +68,13 @@ impl JobSite {
         self.own("-hooks")
     }
 
+    /// The number of jobs in the agent's file of records.
+    pub fn recorded_jobs(&self) -> usize {
+        let text = std::fs::read(self.own("-jobs").join("records.json")).unwrap_or_default();
+        let file: Value = serde_json::from_slice(&text).unwrap_or_default();
+        file["records"].as_array().map_or(0, Vec::len)
+    }
+
     pub fn config(&self) -> PathBuf {
         self.own(".toml")
     }

@@ -128,6 +128,8 @@ fn a_killed_agent_resumes_the_job_after_its_restart() {
     // By its full name: `cpu/**` includes tasks/cpu/run, of a source with another interval.
     site.rule(&json!({ "metrics": ["cpu/usage"], "jobs": "1", "every": "20ms", "for": "10m" }));
     wait_until("readings", || site.stored("1", "cpu/usage").len() > 3);
+    // The agent collects changes for some 200 ms before it writes its file of records.
+    wait_until("both jobs in the agent's file", || site.recorded_jobs() == 2);
     agent.kill();
     let killed = now_ns();
     drop(ends_meanwhile);
