@@ -26,9 +26,8 @@ Measured on shared virtual machines, each row on the date and machine of its las
 in parentheses are subcommands of `target/release/wholegrain-bench`; `target/bench/*.json` holds the results of your machine. `make figures` writes this page
 from `bench/report/published.json` and those results.
 
-The rows on the agent's resident memory are out of date: they were measured while the agent still marked its own code mappings as unused. Without that
-it is about 5.7 MB ([journal](journal/0006-performance-agent.md)), above collectd and Ganglia. They will be measured again, with anonymous and
-proportional memory beside them.
+Resident memory counts file pages that the kernel maps ahead and that programs share; the proportional figure divides shared pages, and the anonymous one is
+the memory of the program alone. Only the first was measured for the other monitors.
 
 | what | here | aim | measured |
 |---|---|---|---|
