@@ -230,7 +230,10 @@ fn only_some_damaged_segments_are_kept() {
         let file = files(dir.path(), ".spool").pop().unwrap();
         fs::write(file, b"something else").unwrap();
         let (spool, report) = Spool::open(config(dir.path())).unwrap();
-        assert!(spool.is_empty() && report.problems[0].contains("does not begin with the header of a segment"), "{report:?}");
+        assert!(
+            spool.is_empty() && report.problems[0].contains("does not begin with the header of a segment"),
+            "{report:?}"
+        );
     }
     assert_eq!(files(dir.path(), ".damaged").len(), DAMAGED_FILES_MAX);
 }
