@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import http.client
 import json
 import os
 import re
 import socket
 import statistics
+import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -63,17 +65,35 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = READY_
 
 
 def free_port() -> int:
-    """A TCP port on which nobody listens."""
+    """A TCP port on which nobody listens. Until the end of this process no test or benchmark of this machine receives it."""
     start = int.from_bytes(os.urandom(4), "little") % len(PORTS)
     for offset in range(len(PORTS)):
         port = PORTS[(start + offset) % len(PORTS)]
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if _reserve(port):
             return port
     raise BenchError("no port is free")
+
+
+def _reserve(port: int) -> bool:
+    """Takes the lock of the port, which free_port of testkit/src/port.rs takes, too."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    folder = Path(tempfile.gettempdir()) / "wholegrain-ports"
+    try:
+        folder.mkdir(exist_ok=True)
+        lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # The folder belongs to another user.
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return False
+    return True
 
 
 def get(url: str) -> str:

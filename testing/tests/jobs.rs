@@ -239,7 +239,8 @@ fn raw_then_accumulated_then_raw_has_each_tick_once() {
     // The first sample is taken when the job is found, not at a tick.
     let raw = times(&raw).split_off(1);
     let all = raw.len() as i64 + counts.iter().sum::<f64>() as i64;
-    let due = (raw[raw.len() - 1] - raw[0] + 10_000_000) / 20_000_000 + 1;
+    // Ticks are multiples of the interval. A late sample has the time of its read, which is before the next tick.
+    let due = raw[raw.len() - 1] / 20_000_000 - raw[0] / 20_000_000 + 1;
     let reported = site.missed_ticks("8", metric) as i64;
     println!(
         "{due} ticks due, {} raw and {} in {} windows; {reported} reported as missed",

@@ -1,6 +1,7 @@
-use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 use crate::Random;
@@ -10,16 +11,31 @@ const PORTS: std::ops::Range<u64> = 12_000..30_000;
 /// The most ports that are tried.
 const ATTEMPTS: usize = 1000;
 
-/// The ports that this process has received.
-static GIVEN_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// The locks of the ports that this process has received.
+static LOCKS: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// Returns a loopback port without a listener. No other test of this process receives it, and no outgoing connection uses it.
+/// Returns a loopback port without a listener. Until the end of this process no test or benchmark of this machine receives it, and no outgoing
+/// connection uses it.
 pub fn free_port() -> u16 {
     let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
     let mut random = Random::new(clock ^ u64::from(std::process::id()) << 40);
-    let mut given = GIVEN_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ports = (0..ATTEMPTS).map(|_| random.within(PORTS.start, PORTS.end) as u16);
-    ports.find(|port| is_free(*port) && given.insert(*port)).expect("a free loopback port")
+    ports.find(|port| is_free(*port) && reserve(*port)).expect("a free loopback port")
+}
+
+/// Takes the lock of the port, which bench/harness.py takes, too.
+fn reserve(port: u16) -> bool {
+    let folder = std::env::temp_dir().join("wholegrain-ports");
+    let lock = fs::create_dir_all(&folder)
+        .and_then(|()| File::options().create(true).truncate(false).write(true).open(folder.join(port.to_string())));
+    // The folder may belong to another user.
+    let Ok(lock) = lock else { return true };
+    // SAFETY: flock only takes the descriptor, which `lock` keeps open.
+    let is_ours = unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    if is_ours {
+        LOCKS.lock().unwrap_or_else(PoisonError::into_inner).push(lock);
+    }
+    is_ours
 }
 
 /// IPv6 may be disabled: only a listener makes the port unusable there.
@@ -31,6 +47,7 @@ fn is_free(port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn each_port_is_given_once_and_has_no_listener() {

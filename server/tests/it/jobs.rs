@@ -330,8 +330,13 @@ fn a_user_sees_their_own_jobs_and_their_sensors_and_those_of_the_nodes() {
     assert_eq!(send(&mut agent, &record("14", "n1", "anna", NOON + 400 * SECOND, 1)), ReasonCode::SUCCESS);
     let id = agent.batch(&early, &[(NOON + 403 * SECOND, 7)]);
     agent.acked(&[id]);
-    let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-    assert_eq!((line["sensor"].as_str(), line["value"].as_i64()), (Some("/site/n1/job/14/memory/usage"), Some(7)));
+    // The first reading comes too if the server passes it on after the record has arrived.
+    let mut values = std::iter::from_fn(|| {
+        let line: Value = serde_json::from_str(&lines.next()?.unwrap()).unwrap();
+        assert_eq!(line["sensor"].as_str(), Some("/site/n1/job/14/memory/usage"));
+        line["value"].as_i64()
+    });
+    assert_eq!(values.find(|value| *value != 5), Some(7));
 }
 
 #[test]
