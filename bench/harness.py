@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import http.client
 import json
 import os
 import re
 import socket
 import statistics
-import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -31,6 +29,8 @@ READY_MAX_S = 60.0
 HTTP_TIMEOUT_S = 10.0
 # Below the ports that systems give to outgoing connections.
 PORTS = range(12_000, 30_000)
+# The names that this process has taken, one for each port that it has received.
+_NAMES: list[socket.socket] = []
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -75,24 +75,20 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Takes the lock of the port, which free_port of testkit/src/port.rs takes, too."""
+    """Takes the name of the port, which free_port of testkit/src/port.rs takes, too: a socket without a file, kept until this process ends."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
-    folder = Path(tempfile.gettempdir()) / "wholegrain-ports"
+    name = socket.socket(socket.AF_UNIX)
     try:
-        folder.mkdir(exist_ok=True)
-        lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        name.bind(f"\0wholegrain-port-{port}")
+        name.listen()
     except OSError:
-        # The folder belongs to another user.
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
+        name.close()
         return False
+    _NAMES.append(name)
     return True
 
 

@@ -1,7 +1,7 @@
-use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
 use crate::Random;
@@ -11,8 +11,8 @@ const PORTS: std::ops::Range<u64> = 12_000..30_000;
 /// The most ports that are tried.
 const ATTEMPTS: usize = 1000;
 
-/// The locks of the ports that this process has received.
-static LOCKS: Mutex<Vec<File>> = Mutex::new(Vec::new());
+/// The names that this process has taken, one for each port that it has received.
+static NAMES: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// Returns a loopback port without a listener. Until the end of this process no test or benchmark of this machine receives it, and no outgoing
 /// connection uses it.
@@ -23,18 +23,12 @@ pub fn free_port() -> u16 {
     ports.find(|port| is_free(*port) && reserve(*port)).expect("a free loopback port")
 }
 
-/// Takes the lock of the port, which bench/harness.py takes, too.
+/// Takes the name of the port, which bench/harness.py takes, too: a socket without a file, which the kernel keeps until this process ends.
 fn reserve(port: u16) -> bool {
-    let folder = std::env::temp_dir().join("wholegrain-ports");
-    let lock = fs::create_dir_all(&folder)
-        .and_then(|()| File::options().create(true).truncate(false).write(true).open(folder.join(port.to_string())));
-    // The folder may belong to another user.
-    let Ok(lock) = lock else { return true };
-    // SAFETY: flock only takes the descriptor, which `lock` keeps open.
-    let is_ours = unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
-    if is_ours {
-        LOCKS.lock().unwrap_or_else(PoisonError::into_inner).push(lock);
-    }
+    let name = format!("wholegrain-port-{port}");
+    let taken = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name));
+    let is_ours = taken.is_ok();
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner).extend(taken);
     is_ours
 }
 
@@ -54,6 +48,7 @@ mod tests {
         let ports: BTreeSet<u16> = (0..100).map(|_| free_port()).collect();
         assert_eq!(ports.len(), 100);
         let port = free_port();
+        assert!(!reserve(port), "nobody else receives it");
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("a free port");
         assert!(!is_free(port));
         drop(listener);
