@@ -15,6 +15,16 @@ pub struct Reading {
     pub problem: Option<ReadProblem>,
     /// The object of the reads no longer exists, such as a job that has ended. The agent takes no sample from this read.
     pub gone: bool,
+    /// When the values were taken, in ns since the epoch, for a device that answered before this read. `None`: at the tick.
+    pub taken_at: Option<i64>,
+    /// There are no values since the last read. The agent takes no sample from this read.
+    pub unchanged: bool,
+}
+
+impl Reading {
+    /// All values were read at the tick.
+    pub const COMPLETE: Self =
+        Self { layout_changed: false, problem: None, gone: false, taken_at: None, unchanged: false };
 }
 
 /// Why a read left gaps.

@@ -12,8 +12,8 @@ use wholegrain_sources::job::{JobCgroups, JobSource};
 use wholegrain_sources::{ReadProblem, Reading, Roots};
 use wholegrain_testkit::wait_until;
 
-const GOOD: Reading = Reading { layout_changed: false, problem: None, gone: false };
-const GONE: Reading = Reading { layout_changed: false, problem: None, gone: true };
+const GOOD: Reading = Reading::COMPLETE;
+const GONE: Reading = Reading { gone: true, ..Reading::COMPLETE };
 
 fn cgroup(config: &str, roots: &Roots) -> Box<dyn JobSource> {
     job_source("cgroup", config, roots).unwrap()

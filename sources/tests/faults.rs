@@ -13,8 +13,8 @@ fn group(name: &str, config: &str, tree: &Tree, group: &str) -> GroupPlan {
     groups.remove(group).unwrap_or_else(|| panic!("no group {group}"))
 }
 
-const CHANGED: Reading = Reading { layout_changed: true, problem: None, gone: false };
-const GOOD: Reading = Reading { layout_changed: false, problem: None, gone: false };
+const CHANGED: Reading = Reading { layout_changed: true, ..Reading::COMPLETE };
+const GOOD: Reading = Reading::COMPLETE;
 
 fn os(what: &'static str, errno: i32) -> Option<ReadProblem> {
     Some(ReadProblem::Os { what, errno })
@@ -35,7 +35,7 @@ fn a_file_that_vanishes_is_gaps_and_comes_back() {
         for _ in 0..2 {
             let (values, reading) = read(&mut group);
             assert!(values.values().all(Option::is_none), "{name}: nothing from before");
-            assert_eq!(reading, Reading { layout_changed: false, problem: os(file, ENOENT), gone: false });
+            assert_eq!(reading, Reading { problem: os(file, ENOENT), ..Reading::COMPLETE });
         }
         assert_eq!(reading_text(&mut group), format!("{name}: No such file or directory (os error 2)"));
         tree.write(&format!("proc/{file}"), &content);
@@ -196,7 +196,7 @@ fn sysfs_devices_come_and_go() {
     std::fs::remove_dir_all(tree.path("sys/devices/virtual/thermal/thermal_zone0")).unwrap();
     let (values, reading) = read(&mut thermal);
     assert_eq!((values["thermal/zone0_acpitz"], values["thermal/zone1_x86_pkg_temp"]), (None, Some(42000)));
-    assert_eq!(reading, Reading { layout_changed: true, problem: os("thermal", 2), gone: false });
+    assert_eq!(reading, Reading { layout_changed: true, problem: os("thermal", 2), ..Reading::COMPLETE });
     tree.write("sys/class/thermal/thermal_zone7/temp", "1000\n");
     let mut thermal = discover(sysfs.as_mut()).0.remove("thermal").unwrap();
     let (values, reading) = read(&mut thermal);

@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// The maximum length of a file of one number, with its newline.
 const NUMBER_BYTES_MAX: usize = 64;
 
-const GONE: Reading = Reading { layout_changed: false, problem: None, gone: true };
+const GONE: Reading = Reading { gone: true, ..Reading::COMPLETE };
 
 thread_local! {
     /// The buffer of all readers of a thread, which reads one file at a time. A job has some twenty files, a node hundreds of jobs.
@@ -186,7 +186,7 @@ impl CgroupFileReader {
             return GONE;
         }
         let problem = Some(ReadProblem::Os { what: self.what, errno });
-        Reading { layout_changed: is_missing, problem, gone: false }
+        Reading { layout_changed: is_missing, problem, ..Reading::COMPLETE }
     }
 }
 

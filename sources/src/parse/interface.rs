@@ -51,7 +51,7 @@ impl ParseOutcome {
         Reading {
             layout_changed: self.layout_changed && self.garbage.is_none(),
             problem: self.garbage.map(|line| ReadProblem::Garbage { what, line }),
-            gone: false,
+            ..Reading::COMPLETE
         }
     }
 

@@ -369,7 +369,7 @@ fn set_values(group: &ResolvedGroup, slots: &[(usize, u32)], events: &[usize], t
 impl Reader for EventGroupReader {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         let group = self.group.clone();
-        let failed = |layout_changed, problem| Reading { layout_changed, problem: Some(problem), gone: false };
+        let failed = |layout_changed, problem| Reading { layout_changed, problem: Some(problem), ..Reading::COMPLETE };
         if group.is_closed.load(Ordering::Acquire) {
             return Reading { gone: true, ..Reading::default() };
         }

@@ -126,8 +126,12 @@ mod tests {
     fn what_is_gone_leaves_the_rest_and_all_gone_is_gone() {
         let good = Reading::default();
         let trouble = Some(ReadProblem::Os { what: "memory.stat", errno: 24 });
-        let gone =
-            Reading { gone: true, problem: Some(ReadProblem::Os { what: "x", errno: 19 }), layout_changed: true };
+        let gone = Reading {
+            gone: true,
+            problem: Some(ReadProblem::Os { what: "x", errno: 19 }),
+            layout_changed: true,
+            ..Reading::COMPLETE
+        };
         let bad = Reading { problem: trouble, layout_changed: true, ..good };
         check(&[good, good], good, &[Some(10), Some(11)], 0);
         check(&[good, gone], good, &[Some(10), None], 0);

@@ -48,7 +48,7 @@ fn reads_without_bytes_are_gaps_whatever_the_buffer_holds() {
     let check = |reader: &mut Sampled, expected: ReadProblem| {
         let (values, reading) = reader.read();
         assert!(values.values().all(Option::is_none), "{values:?}");
-        assert_eq!(reading, Reading { layout_changed: true, problem: Some(expected), gone: false });
+        assert_eq!(reading, Reading { layout_changed: true, problem: Some(expected), ..Reading::COMPLETE });
     };
     machine.kernel.state().offline.insert(1);
     check(&mut reader, ReadProblem::Os { what: "perf events of a CPU that went offline", errno: libc::ENODATA });
