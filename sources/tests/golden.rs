@@ -6,39 +6,13 @@ use std::fmt::Write;
 
 use expect_test::expect_file;
 use tree::{fixture, roots};
-use wholegrain_model::config::Document;
 use wholegrain_model::{Kind, Schema, SensorPath, ValueType};
 use wholegrain_sources::job::{JobCgroups, MetricSet};
 
 use wholegrain_sources::{ConfigureContext, GroupPlan, Row, SOURCES, SourceType, Timing};
 
-const TREES: [&str; 2] = ["recorded", "handmade"];
-
-/// Sources whose job scope does not read files below the roots.
-const WITHOUT_FIXTURES_OF_JOBS: [&str; 1] = ["perf"];
-
-/// The settings of sources that give no sensors, or not all, without settings.
-fn settings(source: &str) -> &'static str {
-    match source {
-        "sysfs" => {
-            r#"
-[[sources.sysfs.files]]
-path = "class/net/*/carrier_*"
-name = "net/{1}/carrier_{2}"
-kind = "counter"
-description = "Times that the link went up or down."
-[[sources.sysfs.files]]
-path = "class/net/*/duplex"
-name = "net/{1}/duplex"
-"#
-        }
-        "tester" => "[sources.tester]\nsensors = 4\ngroups = 2\nshape = \"counter\"\n",
-        _ => "",
-    }
-}
-
 fn write_node(out: &mut String, tree: &str, kind: &SourceType) {
-    let section = Document::new("golden.toml", settings(kind.name)).root().child("sources").child(kind.name);
+    let section = tree::every_group(kind.name);
     let mut reports = Vec::new();
     let context = ConfigureContext { roots: roots(&fixture(tree)), config_dir: fixture(tree) };
     let mut source = (kind.configure)(&section, &context).unwrap();
@@ -100,15 +74,10 @@ fn write_job(out: &mut String, tree: &str, source: &str, cgroups: &JobCgroups) {
 #[test]
 fn every_sensor_of_the_fixtures() {
     let mut out = String::from("# name value x scale unit kind: description, by group; ! is a report\n\n");
-    let handmade = |v1, v2| ("handmade", tree::cgroups(&fixture("handmade/cgroup"), v1, v2));
-    let jobs = [
-        ("recorded", tree::recorded(&fixture("recorded/cgroup"))),
-        handmade(tree::V1_JOB, "none"),
-        handmade("none", tree::V2_JOB),
-    ];
+    let jobs = tree::jobs();
     for source in SOURCES {
-        TREES.iter().for_each(|tree| write_node(&mut out, tree, source));
-        if source.jobs.is_some() && !WITHOUT_FIXTURES_OF_JOBS.contains(&source.name) {
+        tree::TREES.iter().for_each(|tree| write_node(&mut out, tree, source));
+        if source.jobs.is_some() && !tree::WITHOUT_FIXTURES_OF_JOBS.contains(&source.name) {
             jobs.iter().for_each(|(tree, cgroups)| write_job(&mut out, tree, source.name, cgroups));
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use wholegrain_model::config::{ConfigError, Document};
+use wholegrain_model::config::{ConfigError, Document, Section};
 use wholegrain_sources::job::{JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{GroupPlan, Reader, Reading, Roots, Row, SOURCES, Source};
 use wholegrain_testkit::wait_until;
@@ -25,6 +25,24 @@ pub fn source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn Source>
     let section = Document::new("agent.toml", config).root().child("sources").child(name);
     let source = SOURCES.iter().find(|one| one.name == name).expect("a source of that name");
     (source.configure)(&section, &roots.clone().into())
+}
+
+/// The trees of fixtures.
+pub const TREES: [&str; 2] = ["recorded", "handmade"];
+
+/// Sources whose job scope does not read files below the roots.
+pub const WITHOUT_FIXTURES_OF_JOBS: [&str; 1] = ["perf"];
+
+/// The table of a source in `fixtures/every-group.toml`, which turns on every group.
+pub fn every_group(source: &str) -> Section {
+    let text = include_str!("../../fixtures/every-group.toml");
+    Document::new("every-group.toml", text).root().child("sources").child(source)
+}
+
+/// The jobs of the fixtures, each with its tree.
+pub fn jobs() -> [(&'static str, JobCgroups); 3] {
+    let handmade = |v1, v2| ("handmade", cgroups(&fixture("handmade/cgroup"), v1, v2));
+    [("recorded", recorded(&fixture("recorded/cgroup"))), handmade(V1_JOB, "none"), handmade("none", V2_JOB)]
 }
 
 /// A copy of a fixture that a test changes.
