@@ -87,6 +87,7 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
             &["cgroup", "perf", "procfs", "sysfs", "tasks", "tester"],
         ],
     ),
+    ("sources/abi", &[&["abi", "checks"], &["export", "host"]]),
     ("store", STORE),
     ("transport", &[&["host", "mqtt", "payload", "spool", "tls", "topics"], &["client"]]),
 ];

@@ -15,7 +15,8 @@ const SAME_NAME_MAX: usize = 2;
 /// Shorter docs only repeat a name.
 const DOC_WORDS_MIN: usize = 4;
 /// Crates whose public items need docs. Fields and variants need none.
-const LIBRARIES: &[&str] = &["model/src/", "query/src/", "sources/src/", "store/src/", "transport/src/"];
+const LIBRARIES: &[&str] =
+    &["model/src/", "query/src/", "sources/src/", "sources/abi/src/", "store/src/", "transport/src/"];
 
 /// The checked text files in git, with their paths from the root. `VOCABULARY=store/` limits them to a folder.
 fn checked() -> Vec<(String, String)> {
