@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use wholegrain_agent::encoder::Encoder;
+use wholegrain_agent::engine::passes::ClockPasses;
+use wholegrain_agent::engine::ring::RowCopy;
 use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, GroupStart, Sampled, Sampler, SamplerChange, clock};
 use wholegrain_agent::{AgentHandles, Config};
@@ -176,4 +178,73 @@ fn a_group_whose_old_thread_hangs_is_encoded_and_one_that_was_retimed_waits_for_
     row(&new, 4);
     assert_eq!(sent(), [3, 4], "the past goes first");
     assert!(handles.registry.draining().is_empty());
+}
+
+/// Gives one value and one reading after the other, from a list.
+struct Answers(std::vec::IntoIter<(i64, Reading)>);
+
+impl Reader for Answers {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        let (value, reading) = self.0.next().expect("an answer");
+        row.set_int(0, value);
+        reading
+    }
+}
+
+#[test]
+fn samples_have_the_times_of_a_devices_answers_and_each_answer_is_one_sample() {
+    let handles = handles();
+    let device = group(&handles, "device", Interval::from_s(1));
+    let at = |time: i64| Reading { taken_at: Some(time), ..Reading::COMPLETE };
+    let unchanged = Reading { unchanged: true, ..Reading::COMPLETE };
+    let now = clock::real();
+    let answers = vec![
+        (1, at(1_000)),
+        (2, at(1_000)),
+        (3, at(900)),
+        (4, unchanged),
+        (5, at(2_000)),
+        (6, at(i64::MAX)),
+        (7, at(0)),
+    ];
+    let count = answers.len();
+    let mut sampled = Sampled::new(device.clone(), Box::new(Answers(answers.into_iter())));
+    let passes = ClockPasses::new(0);
+    let mut copy = RowCopy::default();
+    let mut newest = || {
+        device.ring.newest(&mut copy);
+        (device.ring.head(), copy.time, copy.values.first().map(|value| *value as i64))
+    };
+    let mut seen = Vec::new();
+    for tick in 0..count {
+        assert!(sampled.read(now + tick as i64, &passes, &handles.counters));
+        seen.push(newest());
+    }
+    let first = (1, 1_000, Some(1));
+    assert_eq!(seen[..5], [first, first, first, first, (2, 2_000, Some(5))]);
+    assert!(seen[5].0 == 3 && seen[5].2 == Some(6) && (now..=clock::real()).contains(&seen[5].1), "{:?}", seen[5]);
+    assert_eq!(seen[6], seen[5]);
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let stats = &device.stats;
+    assert_eq!((load(&stats.samples), load(&stats.gaps), load(&stats.missed)), (3, 0, 0));
+    assert_eq!((load(&handles.counters.samples), load(&handles.counters.gaps)), (3, 0));
+}
+
+#[test]
+fn after_a_step_of_the_clock_no_answer_is_sampled_twice() {
+    let handles = handles();
+    let device = group(&handles, "device", Interval::from_s(1));
+    let at = |time: i64| Reading { taken_at: Some(time), ..Reading::COMPLETE };
+    let answers = vec![(1, at(1_500)), (2, at(2_000)), (3, at(2_500)), (4, at(999))];
+    let mut sampled = Sampled::new(device.clone(), Box::new(Answers(answers.into_iter())));
+    // The times from 1000 to 2000 were sampled before the clock was set to 1200.
+    let mut passes = ClockPasses::new(1_000);
+    passes.stepped(2_000, 1_200);
+    let heads: Vec<u64> = (0..4)
+        .map(|tick| {
+            sampled.read(3_000 + tick, &passes, &handles.counters);
+            device.ring.head()
+        })
+        .collect();
+    assert_eq!(heads, [0, 0, 1, 1]);
 }

@@ -45,6 +45,9 @@ pub enum ReadProblem {
         /// The first bad line, from 1.
         line: u32,
     },
+    /// What a plug-in says.
+    #[error("{text}")]
+    Message { text: &'static str },
 }
 
 /// The words of the gap bits of `count` sensors from `first` on, each with the mask of these sensors.

@@ -193,6 +193,7 @@ impl ProblemCell {
             None => (0, "", 0),
             Some(ReadProblem::Os { what, errno }) => (1, what, errno as u64),
             Some(ReadProblem::Garbage { what, line }) => (2, what, u64::from(line)),
+            Some(ReadProblem::Message { text }) => (3, text, 0),
         };
         let same = self.kind.load(Ordering::Relaxed) == kind && self.number.load(Ordering::Relaxed) == number;
         if same && self.text.load(Ordering::Relaxed) == what.as_ptr() as usize {
@@ -235,7 +236,8 @@ impl ProblemCell {
             };
             return Some(match kind {
                 1 => ReadProblem::Os { what, errno: number as i32 },
-                _ => ReadProblem::Garbage { what, line: number as u32 },
+                2 => ReadProblem::Garbage { what, line: number as u32 },
+                _ => ReadProblem::Message { text: what },
             });
         }
     }
@@ -253,6 +255,7 @@ mod tests {
             Some(ReadProblem::Os { what: "meminfo", errno: 2 }),
             Some(ReadProblem::Garbage { what: "stat", line: 7 }),
             Some(ReadProblem::Garbage { what: "stat", line: 8 }),
+            Some(ReadProblem::Message { text: "the pump does not answer" }),
             None,
         ] {
             cell.set(problem);

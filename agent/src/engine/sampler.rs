@@ -13,6 +13,7 @@ use super::clock::{self, Wake};
 use super::cpu_placement::{self, CpuPlacement};
 use super::group::Group;
 use super::mailbox::{Stack, StackNode};
+use super::passes::ClockPasses;
 use super::schedule::{ClockReading, DueTick, Ticker, WallClock, sleep_until};
 use crate::counters::AgentCounters;
 
@@ -30,6 +31,8 @@ pub struct Sampled {
     at_once: bool,
     /// The clock was stepped after the last sample: a gap is stored before the next one.
     gap_due: bool,
+    /// The time of the last sample since the last step of the clock.
+    last: i64,
     values: Box<[u64]>,
     gaps: Box<[u64]>,
 }
@@ -44,6 +47,7 @@ impl Sampled {
             ticker: None,
             at_once: false,
             gap_due: false,
+            last: i64::MIN,
             values: vec![0; sensors].into(),
             gaps: vec![0; sensors.div_ceil(64)].into(),
         }
@@ -262,6 +266,7 @@ impl SamplerLoop {
         }
         for sampled in &mut self.groups {
             sampled.gap_due = sampled.group.ring.head() > 0;
+            sampled.last = i64::MIN;
             let missed = sampled.ticker.as_mut().map_or(0, |ticker| ticker.stepped(now));
             count_missed(&sampled.group, &self.counters, missed);
         }
@@ -315,6 +320,7 @@ impl SamplerLoop {
                     new.ticker = if *keep_ticks { old.ticker } else { Some(Ticker::new(new.group.ticking, now)) };
                     new.at_once = old.at_once;
                     new.gap_due = old.gap_due;
+                    new.last = old.last;
                     if !Arc::ptr_eq(&old.group, &new.group) {
                         old.group.sealed.store(true, Ordering::Release);
                     }
@@ -341,7 +347,7 @@ impl SamplerLoop {
                 let now = clock::now_near(offset);
                 // Otherwise the group waits for its first tick.
                 if self.clock.is_free(now) {
-                    sampled.read(now.real, &self.counters);
+                    sampled.read(now.real, self.clock.passes(), &self.counters);
                 }
             }
             let Some(ticker) = &mut sampled.ticker else { continue };
@@ -353,7 +359,7 @@ impl SamplerLoop {
                 DueTick::Nothing => {}
                 DueTick::AlreadySampled(missed) => count_missed(&sampled.group, &self.counters, missed),
                 DueTick::Tick(tick) => {
-                    if sampled.read(tick.stamp, &self.counters) {
+                    if sampled.read(tick.stamp, self.clock.passes(), &self.counters) {
                         sampled.group.stats.lag.record(tick.lag as u64);
                         self.counters.note_lag(tick.lag as u64);
                         count_missed(&sampled.group, &self.counters, tick.missed);
@@ -365,8 +371,9 @@ impl SamplerLoop {
 }
 
 impl Sampled {
-    /// Reads once into the scratch row and copies it into the ring. `false` if the group no longer exists.
-    pub fn read(&mut self, stamp: i64, counters: &AgentCounters) -> bool {
+    /// Reads once into the scratch row and copies it into the ring. A reading without new values is no sample. `false` if the group no longer
+    /// exists.
+    pub fn read(&mut self, stamp: i64, passes: &ClockPasses, counters: &AgentCounters) -> bool {
         if std::mem::take(&mut self.gap_due) {
             self.put_gap(stamp - 1);
         }
@@ -374,15 +381,16 @@ impl Sampled {
         if reading.gone {
             return false;
         }
-        let stats = &self.group.stats;
-        self.group.ring.push(stamp, self.group.ticking.interval.ns(), &self.values, &self.gaps);
-        let gaps: u32 = self.gaps.iter().map(|word| word.count_ones()).sum();
-        stats.samples.store(stats.samples.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        counters.samples.fetch_add(1, Ordering::Relaxed);
-        if gaps > 0 {
-            stats.gaps.fetch_add(u64::from(gaps), Ordering::Relaxed);
-            counters.gaps.fetch_add(u64::from(gaps), Ordering::Relaxed);
+        let time = match reading.taken_at {
+            // A device's clock may be ahead of this one; the answer came before now.
+            Some(time) => Some(time.min(clock::real())).filter(|time| passes.held_until(*time).is_none()),
+            None => Some(stamp),
+        };
+        // Times of a group increase: an answer that has a sample already is nothing new.
+        if let Some(time) = time.filter(|time| *time > self.last && !reading.unchanged) {
+            self.put(time, counters);
         }
+        let stats = &self.group.stats;
         if reading.layout_changed {
             stats.layout_changed.store(true, Ordering::Release);
         }
@@ -391,6 +399,20 @@ impl Sampled {
         }
         true
     }
+
+    /// Copies the scratch row into the ring.
+    fn put(&mut self, time: i64, counters: &AgentCounters) {
+        self.last = time;
+        let stats = &self.group.stats;
+        self.group.ring.push(time, self.group.ticking.interval.ns(), &self.values, &self.gaps);
+        let gaps: u32 = self.gaps.iter().map(|word| word.count_ones()).sum();
+        stats.samples.store(stats.samples.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        counters.samples.fetch_add(1, Ordering::Relaxed);
+        if gaps > 0 {
+            stats.gaps.fetch_add(u64::from(gaps), Ordering::Relaxed);
+            counters.gaps.fetch_add(u64::from(gaps), Ordering::Relaxed);
+        }
+    }
 }
 
 impl Sampled {
@@ -398,6 +420,7 @@ impl Sampled {
     #[cold]
     fn put_gap(&mut self, stamp: i64) {
         let _all_gaps = Row::new(&mut self.values, &mut self.gaps);
+        self.last = stamp;
         self.group.ring.push(stamp, self.group.ticking.interval.ns(), &self.values, &self.gaps);
     }
 }
