@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, ensure};
 use wholegrain_agent::encoder::Encoder;
+use wholegrain_agent::engine::passes::ClockPasses;
 use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, Sampled};
 use wholegrain_agent::jobs::groups::reader::CombinedReader;
@@ -48,6 +49,7 @@ fn group(handles: &AgentHandles, schema: Schema, interval: Interval) -> Arc<Grou
 struct Sample {
     handles: AgentHandles,
     groups: Vec<Sampled>,
+    passes: ClockPasses,
     time: i64,
 }
 
@@ -59,7 +61,7 @@ impl Sample {
             Ok(Sampled::new(group(&handles, schema, Interval::from_ms(10)), reader))
         };
         let groups = groups.into_iter().map(sampled).collect::<anyhow::Result<_>>()?;
-        Ok(Box::new(Self { handles, groups, time: START }))
+        Ok(Box::new(Self { handles, groups, passes: ClockPasses::new(START), time: START }))
     }
 }
 
@@ -68,7 +70,7 @@ impl Work for Sample {
         for _ in 0..SAMPLES {
             self.time += SECOND / 100;
             for sampled in &mut self.groups {
-                ensure!(sampled.read(self.time, &self.handles.counters), "a recorded group is no more");
+                ensure!(sampled.read(self.time, &self.passes, &self.handles.counters), "a recorded group is no more");
             }
         }
         Ok(SAMPLES)
