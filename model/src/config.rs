@@ -31,7 +31,15 @@ pub struct Document {
 #[derive(Debug, Clone)]
 pub struct Section {
     document: Document,
-    path: Vec<String>,
+    path: Vec<SectionStep>,
+}
+
+/// One step from a table to a table in it.
+#[derive(Debug, Clone)]
+enum SectionStep {
+    Key(String),
+    /// An element of an array of tables, from 0.
+    Element(String, usize),
 }
 
 impl Document {
@@ -88,8 +96,32 @@ impl Document {
 impl Section {
     /// The table `name` within this one.
     pub fn child(&self, name: &str) -> Section {
+        self.below(SectionStep::Key(name.to_owned()))
+    }
+
+    /// The tables of the array `name`, such as those that `[[device]]` begins; none if it does not exist.
+    pub fn elements(&self, name: &str) -> Result<Vec<Section>, ConfigError> {
+        let count = match self.table()?.into_inner().remove(name) {
+            None => 0,
+            Some(value) => {
+                let at = value.span().start;
+                match value.into_inner() {
+                    DeValue::Array(array) => array.len(),
+                    other => {
+                        let is = other.type_str();
+                        return Err(self
+                            .document
+                            .error(at, format!("{name} is a {is}, not a list of tables; write [[…{name}]]")));
+                    }
+                }
+            }
+        };
+        Ok((0..count).map(|index| self.below(SectionStep::Element(name.to_owned(), index))).collect())
+    }
+
+    fn below(&self, step: SectionStep) -> Section {
         let mut path = self.path.clone();
-        path.push(name.to_owned());
+        path.push(step);
         Section { document: self.document.clone(), path }
     }
 
@@ -139,8 +171,16 @@ impl Section {
     /// The table in the document; an empty one if it does not exist.
     fn table(&self) -> Result<Spanned<DeTable<'_>>, ConfigError> {
         let mut table = DeTable::parse(&self.document.text).map_err(|error| self.document.explain(&error, &[]))?;
-        for name in &self.path {
-            let Some(value) = table.get_mut().remove(name.as_str()) else {
+        for step in &self.path {
+            let (SectionStep::Key(name) | SectionStep::Element(name, _)) = step;
+            let value = table.get_mut().remove(name.as_str()).and_then(|value| match step {
+                SectionStep::Key(_) => Some(value),
+                SectionStep::Element(_, index) => match value.into_inner() {
+                    DeValue::Array(elements) => elements.into_iter().nth(*index),
+                    _ => None,
+                },
+            });
+            let Some(value) = value else {
                 return Ok(Spanned::new(0..0, DeTable::new()));
             };
             let span = value.span();
@@ -256,6 +296,21 @@ mod tests {
             let error = split(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
         }
+    }
+
+    #[test]
+    fn tables_of_an_array_keep_their_place_in_the_file() {
+        let text = "[p]\n[[p.device]]\ninclude = [\"a\"]\n[[p.device]]\nincude = []\n";
+        let devices = Document::new("agent.toml", text).root().child("p").elements("device").unwrap();
+        assert_eq!(devices.len(), 2);
+        assert_eq!(devices[0].parse::<Source>().unwrap().include.len(), 1);
+        let error = devices[1].parse::<Source>().unwrap_err();
+        assert_eq!(error.to_string(), "agent.toml:5:1: unknown key `incude`; did you mean `include`?");
+        assert_eq!(devices[1].error("incude", "no").to_string(), "agent.toml:5:1: no");
+        let root = Document::new("agent.toml", "device = 1").root();
+        assert!(root.elements("absent").unwrap().is_empty());
+        let error = root.elements("device").unwrap_err().to_string();
+        assert_eq!(error, "agent.toml:1:10: device is a integer, not a list of tables; write [[…device]]");
     }
 
     #[test]

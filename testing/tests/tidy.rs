@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-api", &["model"]),
     ("wholegrain-sources", &["model"]),
     ("wholegrain-plugin", &["model", "sources"]),
+    ("wholegrain-devices", &["model", "sources"]),
     ("wholegrain-transport", &["model"]),
     ("wholegrain-agent", &["model", "plugin", "sources", "transport"]),
     ("wholegrain-store", &["model", "transport"]),

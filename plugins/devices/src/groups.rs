@@ -1,0 +1,105 @@
+//! Groups of a source of devices: made from the slots whose sensors are known.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wholegrain_model::{Interval, SensorDef};
+use wholegrain_sources::{GroupPlan, Timing};
+
+use crate::answers::{AnswerSlot, WallTime, system_time};
+use crate::config::PollTiming;
+use crate::schedule::GroupTicks;
+
+/// How many intervals the newest answer counts, unless `stale_after` says otherwise.
+const STALE_INTERVALS: u64 = 3;
+/// How often the first discovery looks whether all devices have answered: every 10 ms.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The most devices that a note names.
+const NAMED_MAX: usize = 5;
+
+/// A group of a device, for the source.
+pub struct DeviceGroup {
+    /// The group's name below the agent's prefix, such as `r7/pdu01/outlets`.
+    pub name: String,
+    /// The interval and the offset; the age at which an answer counts no more.
+    pub timing: PollTiming,
+    pub slot: Arc<AnswerSlot>,
+}
+
+impl DeviceGroup {
+    /// Interval and offset, for the poller.
+    pub fn ticks(&self) -> GroupTicks {
+        GroupTicks { interval_ns: self.timing.interval.ns(), offset_ns: self.timing.offset.ns() }
+    }
+}
+
+/// All groups of a source, for its `discover`.
+pub struct DeviceGroups {
+    groups: Vec<DeviceGroup>,
+    /// How long the first discovery may wait for answers. 0 after it.
+    first_answers: Interval,
+    now: WallTime,
+}
+
+impl DeviceGroups {
+    /// `first_answers` is how long the first discovery may wait until each device has answered once.
+    pub fn new(groups: Vec<DeviceGroup>, first_answers: Interval) -> Self {
+        Self { groups, first_answers, now: system_time }
+    }
+
+    /// The groups whose sensors are known. A sensor that another group has is left out and both are named.
+    pub fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
+        let deadline = Instant::now() + std::mem::take(&mut self.first_answers).duration();
+        let was_polled = |group: &DeviceGroup| group.slot.was_polled();
+        while !self.groups.iter().all(was_polled) && Instant::now() < deadline {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let unknown: Vec<&str> = self
+            .groups
+            .iter()
+            .filter(|group| group.slot.sensors().is_none())
+            .map(|group| group.name.as_str())
+            .collect();
+        if let Some(more) = unknown.len().checked_sub(NAMED_MAX + 1) {
+            report(format!(
+                "{} and {} more groups: their devices have not answered yet",
+                unknown[..NAMED_MAX].join(", "),
+                more + 1
+            ));
+        } else if !unknown.is_empty() {
+            report(format!("{}: the device has not answered yet", unknown.join(", ")));
+        }
+        let mut owners: HashMap<String, String> = HashMap::new();
+        let plans = self.groups.iter().filter_map(|group| {
+            let interval_ns = group.timing.interval.ns();
+            let stale_ns = group.timing.stale_after.map_or(interval_ns * STALE_INTERVALS, Interval::ns);
+            let (sensors, reader) = group.slot.reader(stale_ns, self.now)?;
+            if let Some((sensor, owner)) = collision(&sensors, &owners) {
+                report(format!("group {} is left out: group {owner} has the sensor {sensor} too", group.name));
+                return None;
+            }
+            owners.extend(sensors.iter().map(|sensor| (sensor.name.clone(), group.name.clone())));
+            let timing =
+                Timing { interval: Some(group.timing.interval), offset: group.timing.offset, synchronous: true };
+            (!sensors.is_empty()).then(|| GroupPlan {
+                name: group.name.clone(),
+                sensors,
+                reader: Box::new(reader),
+                timing,
+                blocking: true,
+            })
+        });
+        plans.collect()
+    }
+
+    /// Whether the sensors of a group became known or changed since `known` were counted; for a source that requests a discovery.
+    pub fn known(&self) -> usize {
+        self.groups.iter().filter(|group| group.slot.sensors().is_some()).count()
+    }
+}
+
+/// The first sensor that another group has, with that group.
+fn collision<'a>(sensors: &'a [SensorDef], owners: &'a HashMap<String, String>) -> Option<(&'a str, &'a str)> {
+    sensors.iter().find_map(|sensor| Some((sensor.name.as_str(), owners.get(&sensor.name)?.as_str())))
+}

@@ -1,0 +1,61 @@
+//! Notes for the administrator about devices, and counts of polls. A fault of a device is noted once until it ends.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::answers::DeviceProblem;
+
+/// The most notes that wait for the next discovery; further ones are counted.
+const NOTES_MAX: usize = 20;
+
+/// What a poller or a pool of workers has done, shared with its source.
+#[derive(Debug, Default)]
+pub struct PollCounts {
+    /// Polls that began.
+    pub polls: AtomicU64,
+    /// Polls that ended with an answer.
+    pub answers: AtomicU64,
+    /// Requests without an answer in time.
+    pub timeouts: AtomicU64,
+    /// Datagrams that were not the awaited answer.
+    pub strays: AtomicU64,
+    /// Devices whose last poll brought no answer.
+    pub failing: AtomicU64,
+    notes: Mutex<PollNotes>,
+}
+
+#[derive(Debug, Default)]
+struct PollNotes {
+    texts: Vec<String>,
+    more: usize,
+}
+
+impl PollCounts {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a device began to fail with this problem, or has another one than before.
+    pub(crate) fn note(&self, path: &str, host: &str, problem: DeviceProblem) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.texts.len() == NOTES_MAX {
+            notes.more += 1;
+            return;
+        }
+        let advice = match problem {
+            DeviceProblem::Credentials => "; check its file of credentials; it is asked again after 5 min to 1 h",
+            DeviceProblem::Unresolved => "; check the name and the name server",
+            _ => "",
+        };
+        notes.texts.push(format!("device {path} ({host}): {problem}{advice}"));
+    }
+
+    /// Hands the notes since the last call to `report`.
+    pub fn report(&self, report: &mut dyn FnMut(String)) {
+        let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        notes.texts.into_iter().for_each(&mut *report);
+        if notes.more > 0 {
+            report(format!("{} more devices do not answer as they should", notes.more));
+        }
+    }
+}
