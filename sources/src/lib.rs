@@ -2,7 +2,7 @@
 //!
 //! - In: the source's table of the configuration, and the roots of /proc, /sys and the cgroup tree.
 //! - Out: groups ([`GroupPlan`]) with their sensors, and a [`Reader`] that fills a [`Row`].
-//! - Never: a thread, a clock or a network. Once warm, [`Reader::read`] neither allocates nor locks nor looks up a path.
+//! - Never: a clock or a network; a thread only for calls that may never return ([`filesystems`]). Once warm, [`Reader::read`] neither allocates nor locks nor looks up a path.
 //!
 //! `docs/adding-a-source.md` shows how to add a source.
 
@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod example;
 mod file;
+mod keyed;
 mod line_file;
 mod line_table;
 mod options;
@@ -26,7 +27,9 @@ mod text_file;
 
 pub mod cgroup;
 pub mod descriptors;
+pub mod filesystems;
 pub mod job;
+pub mod nfs;
 pub mod perf;
 pub mod procfs;
 pub mod sysfs;
@@ -40,5 +43,13 @@ pub use source::{Configure, ConfigureContext, GroupPlan, Roots, Source, Timing};
 pub use source_type::SourceType;
 
 /// All sources, in the order in which lists show them. A new source is one line here.
-pub static SOURCES: &[SourceType] =
-    &[procfs::SOURCE, sysfs::SOURCE, cgroup::SOURCE, tasks::SOURCE, perf::SOURCE, tester::SOURCE];
+pub static SOURCES: &[SourceType] = &[
+    procfs::SOURCE,
+    sysfs::SOURCE,
+    cgroup::SOURCE,
+    tasks::SOURCE,
+    perf::SOURCE,
+    filesystems::SOURCE,
+    nfs::SOURCE,
+    tester::SOURCE,
+];

@@ -73,6 +73,16 @@ impl<'a> SensorPlan<'a> {
         Some(self.sensors.len() as u32 - 1)
     }
 
+    /// Adds a sensor and gives its slot. A sensor whose name this group has already is left out and reported: two objects that differ only
+    /// in characters that a name cannot have, of which the order must not decide the names.
+    pub fn add_once(&mut self, sensor: SensorDef) -> Slot {
+        if self.names.contains(&sensor.name) {
+            (self.report)(format!("{}: left out, as another object has this name already", sensor.name));
+            return None;
+        }
+        self.add(sensor)
+    }
+
     /// Reports a line to the administrator.
     pub fn report(&mut self, text: String) {
         (self.report)(text);

@@ -93,7 +93,9 @@ fn the_counter_counts() {
 fn recorded_trees() {
     let mut groups = Group::all("procfs", "", &roots(&fixture("recorded")));
     groups.extend(Group::all("procfs", "", &roots(&fixture("handmade"))));
-    groups.extend(Group::all("sysfs", "", &roots(&fixture("handmade"))));
+    for source in ["sysfs", "nfs"] {
+        groups.extend(Group::all(source, "", &roots(&fixture("handmade"))));
+    }
     assert!(groups.len() >= 25, "{} groups", groups.len());
     for group in &mut groups {
         group.check(true);
