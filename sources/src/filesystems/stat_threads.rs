@@ -118,7 +118,7 @@ struct StatQueue {
     state: Mutex<QueueState>,
     /// A mount waits, or the source is dropped.
     work: Condvar,
-    /// A call returned.
+    /// The call of a mount has returned.
     returned: Condvar,
 }
 
