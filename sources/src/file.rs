@@ -86,7 +86,10 @@ impl PolledFile {
             }
             Ok(length) => Ok(length),
             // The device still exists and has no value at the moment.
-            Err(errno @ (libc::EIO | libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::ENODATA)) => Err(errno),
+            // EINVAL: the speed of a network interface that is down.
+            Err(errno @ (libc::EIO | libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::ENODATA | libc::EINVAL)) => {
+                Err(errno)
+            }
             Err(errno) => {
                 self.close();
                 Err(errno)

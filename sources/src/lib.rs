@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod example;
 mod file;
+mod glob;
 mod keyed;
 mod line_file;
 mod line_table;
@@ -21,6 +22,7 @@ mod reader;
 mod scan;
 mod source;
 mod source_type;
+mod states;
 #[cfg(test)]
 mod testing;
 mod text_file;

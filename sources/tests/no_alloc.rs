@@ -91,12 +91,13 @@ fn the_counter_counts() {
 
 #[test]
 fn recorded_trees() {
-    let mut groups = Group::all("procfs", "", &roots(&fixture("recorded")));
-    groups.extend(Group::all("procfs", "", &roots(&fixture("handmade"))));
+    let all = "[sources.procfs]\ngroups = [\"all\"]\nper_cpu = true\n";
+    let mut groups = Group::all("procfs", all, &roots(&fixture("recorded")));
+    groups.extend(Group::all("procfs", all, &roots(&fixture("handmade"))));
     for source in ["sysfs", "nfs"] {
         groups.extend(Group::all(source, "", &roots(&fixture("handmade"))));
     }
-    assert!(groups.len() >= 25, "{} groups", groups.len());
+    assert!(groups.len() >= 50, "{} groups", groups.len());
     for group in &mut groups {
         group.check(true);
     }

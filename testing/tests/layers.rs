@@ -81,10 +81,10 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
         &[
             &["descriptors", "reader", "scan"],
             &["options", "plan", "source"],
-            &["file", "job", "parse", "source_type"],
-            &["line_table", "pressure", "text_file"],
+            &["file", "glob", "job", "parse", "source_type"],
+            &["line_table", "pressure", "states", "text_file"],
             &["line_file"],
-            &["cgroup", "perf", "procfs", "sysfs", "tasks", "tester"],
+            &["cgroup", "inventory", "perf", "processes", "procfs", "sysfs", "tasks", "tester", "timex"],
         ],
     ),
     ("sources/abi", &[&["abi", "checks"], &["export", "host"]]),

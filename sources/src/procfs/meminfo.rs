@@ -11,22 +11,27 @@ use crate::scan::{self, Cursor};
 pub fn plan(bytes: &[u8], plan: &mut SensorPlan<'_>) -> LineTable {
     let mut table = LineTable::default();
     for line in scan::lines(bytes) {
-        let colon = line.iter().position(|byte| *byte == b':').map(|colon| line.split_at(colon + 1));
-        let Some((key, is_kilobytes)) = colon.and_then(|(key, value)| Some((key, is_kilobytes(value)?))) else {
+        let Some((key_len, sensor)) = sensor(line) else {
             plan.report(format!("meminfo: left out: {:?}", String::from_utf8_lossy(line)));
             table.push_unknown(line);
             continue;
         };
-        let name = String::from_utf8_lossy(&key[..key.len() - 1]);
-        let path = format!("meminfo/{}", sanitize_level(&name));
-        let sensor = match is_kilobytes {
-            true => SensorDef::gauge(path, "By", describe(&name)).scaled(1024.0),
-            false => SensorDef::gauge(path, "1", describe(&name)),
-        };
         let slot = plan.add(sensor);
-        table.push(key, &[slot]);
+        table.push(&line[..key_len], &[slot]);
     }
     table
+}
+
+/// The length of a line's key with its colon, and the sensor of its value.
+pub fn sensor(line: &[u8]) -> Option<(usize, SensorDef)> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    let name = String::from_utf8_lossy(&line[..colon]);
+    let path = format!("meminfo/{}", sanitize_level(&name));
+    let sensor = match is_kilobytes(&line[colon + 1..])? {
+        true => SensorDef::gauge(path, "By", describe(&name)).scaled(1024.0),
+        false => SensorDef::gauge(path, "1", describe(&name)),
+    };
+    Some((colon + 1, sensor))
 }
 
 /// Whether the value of a line is in units of 1024 bytes (true) or a number without a unit (false); `None` for other lines.

@@ -1,42 +1,54 @@
-//! The kernel's statistics in /proc: memory, CPUs, load, network, disks, pressure.
+//! The kernel's statistics in text files: memory, CPUs, load, network, disks, pressure, interrupts, NUMA, file systems.
 //!
-//! - In: `[sources.procfs]`, and the files below `roots.proc` that `config.rs` lists.
-//! - Out: one group for each file. The file stays open, and one `pread` reads most of them.
+//! - In: `[sources.procfs]`, and the files below `roots.proc` and `roots.sys` that `groups.rs` lists.
+//! - Out: one group for each file, or for files of one kind. The files stay open, and one `pread` reads most of them.
 //! - Never: a made-up value, or the previous value, in place of one that could not be read.
 
 mod config;
+mod counts;
 mod devices;
+mod file_systems;
+mod groups;
 mod loadavg;
 mod meminfo;
+mod network;
+mod numa;
 mod pairs;
 mod stat;
+mod sums;
 mod vmstat;
+mod words;
 
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use wholegrain_model::config::{ConfigError, Section};
 
-use self::config::{ProcGroup, ProcfsConfig};
+use self::config::ProcfsConfig;
+use self::groups::{FileRoot, PlanContext, ProcFile, ProcGroup};
 use self::loadavg::LoadTable;
 use self::pairs::PairTable;
+use self::sums::{ColumnSums, RowSums};
+use self::words::WordTable;
 use crate::file;
+use crate::glob::{self, PathMatch};
 use crate::line_table::LineTable;
 use crate::options::GroupOptions;
 use crate::parse::{ParseOutcome, TextParser, ValueSink};
 use crate::plan::SensorPlan;
-use crate::pressure::{self, PressureTable};
+use crate::pressure::PressureTable;
 use crate::reader::{Reader, Reading, Row};
-use crate::source::{ConfigureContext, GroupPlan, Source};
+use crate::source::{ConfigureContext, GroupPlan, Roots, Source};
 use crate::source_type::SourceType;
+use crate::states::StateText;
 use crate::text_file::TextFile;
 
 /// The entry in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
     name: "procfs",
-    summary: "the kernel's statistics in /proc: memory, CPUs, load, network, disks, pressure",
+    summary: "the kernel's statistics in text files: memory, CPUs, load, network, disks, pressure, interrupts, NUMA, XFS, ZFS",
     configure,
     jobs: None,
 };
@@ -48,13 +60,13 @@ fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn So
     // SAFETY: sysconf only returns a number.
     let ticks_hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let ticks_hz = u32::try_from(ticks_hz).ok().filter(|hz| *hz > 0).unwrap_or(USER_HZ_USUAL);
-    let (config, root) = (ProcfsConfig::read(section)?, context.roots.proc.clone());
-    Ok(Box::new(ProcfsSource { config, root, ticks_hz, unseen: Vec::new() }))
+    let (config, roots) = (ProcfsConfig::read(section)?, context.roots.clone());
+    Ok(Box::new(ProcfsSource { config, roots, ticks_hz, unseen: Vec::new() }))
 }
 
 struct ProcfsSource {
     config: ProcfsConfig,
-    root: PathBuf,
+    roots: Roots,
     ticks_hz: u32,
     /// Groups whose files exist, perhaps, but could not be opened by the last discovery.
     unseen: Vec<&'static str>,
@@ -64,7 +76,7 @@ impl Source for ProcfsSource {
     fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
         let mut unseen = Vec::new();
         let groups = self.config.groups.iter();
-        let plans = groups.filter_map(|(group, options)| self.discover_group(*group, options, &mut unseen, report));
+        let plans = groups.filter_map(|(group, options)| self.discover_group(group, options, &mut unseen, report));
         let plans = plans.collect();
         self.unseen = unseen;
         plans
@@ -78,73 +90,77 @@ impl Source for ProcfsSource {
 impl ProcfsSource {
     fn discover_group(
         &self,
-        group: ProcGroup,
+        group: &'static ProcGroup,
         options: &GroupOptions,
         unseen: &mut Vec<&'static str>,
         report: &mut dyn FnMut(String),
     ) -> Option<GroupPlan> {
         let mut plan = SensorPlan::new(&self.config.common, options, report);
         let mut reader = ProcReader { files: Vec::new() };
-        for &file in files(group) {
-            let path = self.root.join(file);
-            match file::read_file(&path) {
-                Ok(bytes) => {
-                    let parser = self.parser(group, file, &bytes, &mut plan);
-                    reader.files.push(TextFile::new(file, &path, &bytes, parser));
+        for file in group.files {
+            for PathMatch { path, captures } in self.places(file) {
+                if reader.files.len() == FILES_MAX {
+                    plan.report(format!("{}: left out, as a group has at most {FILES_MAX} files", path.display()));
+                    break;
                 }
-                Err(error) => {
-                    plan.report(left_out(group, &path, &error));
-                    if !file::is_absent(&error) {
-                        unseen.push(group.name());
-                        return None;
+                match file::read_file(&path) {
+                    Ok(bytes) => {
+                        let context = self.context(group, file, &captures);
+                        let parser = (group.plan)(&context, &bytes, &mut plan);
+                        reader.files.push(TextFile::new(file.path, &path, &bytes, parser));
+                    }
+                    Err(error) if !file.is_needed && file::is_absent(&error) => {}
+                    Err(error) => {
+                        plan.report(left_out(group, &path, &error));
+                        if !file::is_absent(&error) {
+                            unseen.push(group.name);
+                            return None;
+                        }
                     }
                 }
             }
         }
         let sensors = plan.into_sensors();
         (!sensors.is_empty()).then(|| GroupPlan {
-            name: group.name().to_owned(),
+            name: group.name.to_owned(),
             sensors,
             reader: Box::new(reader),
-            timing: options.timing(&self.config.common),
-            blocking: false,
+            timing: options.timing_or(&self.config.common, group.interval),
+            blocking: group.blocking,
         })
     }
 
-    fn parser(&self, group: ProcGroup, file: &'static str, bytes: &[u8], plan: &mut SensorPlan<'_>) -> ProcParser {
-        let ProcfsConfig { devices, cpus, .. } = &self.config;
-        match group {
-            ProcGroup::Meminfo => ProcParser::OneRecord(meminfo::plan(bytes, plan)),
-            ProcGroup::Vmstat => ProcParser::KnownLast(vmstat::plan(bytes, plan)),
-            ProcGroup::Stat => ProcParser::OneRecord(stat::plan(bytes, cpus, self.ticks_hz, plan)),
-            ProcGroup::Loadavg => ProcParser::Load(loadavg::plan(plan)),
-            ProcGroup::NetDev => ProcParser::UnknownLast(devices::plan_net(bytes, devices, plan)),
-            ProcGroup::Diskstats => ProcParser::UnknownLast(devices::plan_disk(bytes, devices, plan)),
-            ProcGroup::NetSnmp | ProcGroup::NetNetstat => ProcParser::Pairs(pairs::plan(group.name(), bytes, plan)),
-            ProcGroup::Pressure => {
-                ProcParser::Pressure(pressure::plan(file.trim_start_matches("pressure/"), bytes, plan))
-            }
+    fn context<'a>(
+        &'a self,
+        group: &'static ProcGroup,
+        file: &'static ProcFile,
+        captures: &'a [String],
+    ) -> PlanContext<'a> {
+        PlanContext { group, file, captures, config: &self.config, ticks_hz: self.ticks_hz }
+    }
+
+    /// The paths of a file.
+    fn places(&self, file: &ProcFile) -> Vec<PathMatch> {
+        let root = match file.root {
+            FileRoot::Proc => &self.roots.proc,
+            FileRoot::Sys => &self.roots.sys,
+        };
+        match file.path.contains('*') {
+            true => glob::find(root, file.path),
+            false => vec![PathMatch { path: root.join(file.path), captures: Vec::new() }],
         }
     }
 }
 
-/// The files of a group below /proc.
-fn files(group: ProcGroup) -> &'static [&'static str] {
-    match group {
-        ProcGroup::Meminfo => &["meminfo"],
-        ProcGroup::Vmstat => &["vmstat"],
-        ProcGroup::Stat => &["stat"],
-        ProcGroup::Loadavg => &["loadavg"],
-        ProcGroup::NetDev => &["net/dev"],
-        ProcGroup::NetSnmp => &["net/snmp"],
-        ProcGroup::NetNetstat => &["net/netstat"],
-        ProcGroup::Diskstats => &["diskstats"],
-        ProcGroup::Pressure => &["pressure/cpu", "pressure/memory", "pressure/io"],
-    }
-}
+/// The most files of a group: datasets of ZFS, of which a machine may have thousands.
+const FILES_MAX: usize = 256;
 
-fn left_out(group: ProcGroup, path: &Path, error: &std::io::Error) -> String {
-    let hint = if group == ProcGroup::Pressure { " (a kernel without PSI, or one started without psi=1)" } else { "" };
+fn left_out(group: &ProcGroup, path: &Path, error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        _ if group.name == "pressure" => " (a kernel without PSI, or one started without psi=1)",
+        std::io::ErrorKind::PermissionDenied => "; allow the agent to read it",
+        _ => "",
+    };
     format!("procfs: {} is left out: {error}{hint}", path.display())
 }
 
@@ -165,14 +181,23 @@ enum ProcParser {
     Pairs(PairTable),
     Load(LoadTable),
     Pressure(PressureTable),
+    Words(WordTable),
+    Columns(ColumnSums),
+    Rows(RowSums),
+    State(StateText),
 }
 
 impl ProcParser {
     fn is_complete(&self, bytes: &[u8]) -> bool {
         match self {
             Self::KnownLast(table) => table.ends_with_last_line(bytes),
-            Self::UnknownLast(_) => bytes.len() <= COMPLETE_BYTES_MAX,
-            Self::OneRecord(_) | Self::Pairs(_) | Self::Load(_) | Self::Pressure(_) => true,
+            Self::UnknownLast(_) | Self::Columns(_) | Self::Rows(_) => bytes.len() <= COMPLETE_BYTES_MAX,
+            Self::OneRecord(_)
+            | Self::Pairs(_)
+            | Self::Load(_)
+            | Self::Pressure(_)
+            | Self::Words(_)
+            | Self::State(_) => true,
         }
     }
 }
@@ -184,6 +209,10 @@ impl TextParser for ProcParser {
             Self::Pairs(table) => table.parse(bytes, sink),
             Self::Load(table) => table.parse(bytes, sink),
             Self::Pressure(table) => table.parse(bytes, sink),
+            Self::Words(table) => table.parse(bytes, sink),
+            Self::Columns(table) => table.parse(bytes, sink),
+            Self::Rows(table) => table.parse(bytes, sink),
+            Self::State(text) => text.parse(bytes, sink),
         }
     }
 
@@ -193,6 +222,10 @@ impl TextParser for ProcParser {
             Self::Pairs(table) => table.slots(),
             Self::Load(table) => table.slots(),
             Self::Pressure(table) => table.slots(),
+            Self::Words(table) => table.slots(),
+            Self::Columns(table) => table.slots(),
+            Self::Rows(table) => table.slots(),
+            Self::State(text) => text.slots(),
         }
     }
 }

@@ -7,9 +7,9 @@ use crate::parse::{NumberFormat, ParseOutcome, TextParser, ValueSink};
 use crate::plan::{SensorPlan, Slot};
 use crate::scan;
 
-/// The sampled protocols. `Icmp`, `IcmpMsg`, `UdpLite` and `MPTcpExt` are ignored: `IcmpMsg` gets a new column with the first message of
+/// The sampled protocols. `IcmpMsg`, `UdpLite` and `MPTcpExt` are ignored: `IcmpMsg` gets a new column with the first message of
 /// each type.
-const PROTOCOLS: [&str; 5] = ["Ip", "Tcp", "Udp", "TcpExt", "IpExt"];
+const PROTOCOLS: [&str; 6] = ["Ip", "Icmp", "Tcp", "Udp", "TcpExt", "IpExt"];
 
 /// The pairs of a file, with the slots of their values.
 #[derive(Debug, Default)]
@@ -142,6 +142,12 @@ fn describe(protocol: &str, name: &str) -> &'static str {
         ("Ip", "ReasmFails") => "Failed reassemblies of fragments.",
         ("IpExt", "InOctets") => "Bytes received in IP datagrams.",
         ("IpExt", "OutOctets") => "Bytes sent in IP datagrams.",
+        ("Icmp", "InMsgs") => "ICMP messages received, those with errors included.",
+        ("Icmp", "InErrors") => "ICMP messages received with errors.",
+        ("Icmp", "InDestUnreachs") => "Messages received that a destination is unreachable.",
+        ("Icmp", "OutMsgs") => "ICMP messages that were to be sent, those with errors included.",
+        ("Icmp", "OutErrors") => "ICMP messages not sent for an error.",
+        ("Icmp", "OutDestUnreachs") => "Messages sent that a destination is unreachable.",
         ("Tcp", "ActiveOpens") => "Connections opened by this node.",
         ("Tcp", "PassiveOpens") => "Connections accepted.",
         ("Tcp", "AttemptFails") => "Connection attempts that failed.",

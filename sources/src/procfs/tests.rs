@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::config::Document;
 use wholegrain_model::{Schema, SensorDef, SensorPath};
 
+use super::groups::GROUPS;
 use super::*;
 use crate::parse::{IncrementalParser, ParserCapacity};
 use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
@@ -13,35 +14,50 @@ use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
 struct Case {
     path: PathBuf,
     bytes: Vec<u8>,
-    group: ProcGroup,
-    file: &'static str,
+    group: &'static ProcGroup,
+    file: &'static ProcFile,
+    captures: Vec<String>,
     sensors: Vec<SensorDef>,
     parser: ProcParser,
 }
 
-fn planned(group: ProcGroup, file: &'static str, bytes: &[u8]) -> (Vec<SensorDef>, ProcParser) {
-    let config = ProcfsConfig::read(&Document::new("agent.toml", "").root()).unwrap();
-    let source = ProcfsSource { config, root: PathBuf::new(), ticks_hz: 100, unseen: Vec::new() };
+fn source(roots: Roots) -> ProcfsSource {
+    let config = "[sources.procfs]\ngroups = [\"all\"]\nper_cpu = true\n";
+    let section = Document::new("agent.toml", config).root().child("sources").child("procfs");
+    ProcfsSource { config: ProcfsConfig::read(&section).unwrap(), roots, ticks_hz: 100, unseen: Vec::new() }
+}
+
+fn planned(
+    group: &'static ProcGroup,
+    file: &'static ProcFile,
+    captures: &[String],
+    bytes: &[u8],
+) -> (Vec<SensorDef>, ProcParser) {
+    let source = source(Roots::default());
     let (options, mut report) = (GroupOptions::default(), |_| {});
     let mut plan = SensorPlan::new(&options, &options, &mut report);
-    let parser = source.parser(group, file, bytes, &mut plan);
+    let parser = (group.plan)(&source.context(group, file, captures), bytes, &mut plan);
     (plan.into_sensors(), parser)
 }
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for tree in ["recorded", "handmade"] {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree).join("proc");
-        for group in ProcGroup::ALL {
-            for &file in files(group) {
-                let path = root.join(file);
-                let Ok(bytes) = std::fs::read(&path) else { continue };
-                let (sensors, parser) = planned(group, file, &bytes);
-                cases.push(Case { path, bytes, group, file, sensors, parser });
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);
+        let source = source(Roots { proc: root.join("proc"), sys: root.join("sys"), cgroup: root.join("cgroup") });
+        for group in GROUPS {
+            for file in group.files {
+                for PathMatch { path, captures } in source.places(file) {
+                    let Ok(bytes) = std::fs::read(&path) else { continue };
+                    let (sensors, parser) = planned(group, file, &captures, &bytes);
+                    cases.push(Case { path, bytes, group, file, captures, sensors, parser });
+                }
             }
         }
     }
-    assert!(cases.len() >= 19, "{} fixtures", cases.len());
+    let with_case = |group: &&ProcGroup| cases.iter().any(|case| case.group == *group);
+    let without: Vec<&str> = GROUPS.iter().filter(|group| !with_case(group)).map(|group| group.name).collect();
+    assert!(without.is_empty(), "groups without a fixture: {without:?}");
     cases
 }
 
@@ -102,7 +118,7 @@ fn a_randomly_changed_file_gives_valid_results() {
                 case.path.display()
             );
             // Discovery of the changed file must give valid names, and a parser without a changed layout.
-            let (sensors, parser) = planned(case.group, case.file, &bytes);
+            let (sensors, parser) = planned(case.group, case.file, &case.captures, &bytes);
             let count = sensors.len();
             if count > 0 {
                 Schema::new(SensorPath::new("/n").unwrap(), "g", sensors)

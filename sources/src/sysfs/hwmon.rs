@@ -5,8 +5,8 @@ use std::path::Path;
 use wholegrain_model::name::sanitize_level;
 use wholegrain_model::{Kind, SensorDef};
 
-use super::glob;
 use super::presets::{NumberFile, text};
+use crate::glob;
 
 /// A quantity. The names of its files begin with `letters`; `name` is for descriptions.
 struct Quantity {

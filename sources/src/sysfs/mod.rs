@@ -5,7 +5,6 @@
 //! - Never: a write; a read that may block on the sampling thread of other groups.
 
 mod config;
-mod glob;
 mod hwmon;
 mod presets;
 
@@ -18,6 +17,7 @@ use wholegrain_model::config::{ConfigError, Section};
 use self::config::SysfsConfig;
 use self::presets::NumberFile;
 use crate::file::{self, PolledFile};
+use crate::glob;
 use crate::options::GroupOptions;
 use crate::plan::SensorPlan;
 use crate::reader::{ReadProblem, Reader, Reading, Row};

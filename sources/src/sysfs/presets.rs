@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use super::glob::{self, PathMatch};
 use super::hwmon;
+use crate::glob::{self, PathMatch};
 
 /// The longest text of a device in a description, in characters.
 const LABEL_CHARACTERS_MAX: usize = 100;
