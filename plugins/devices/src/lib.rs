@@ -34,4 +34,5 @@ pub use notes::PollCounts;
 pub use poller::{ANSWER_BYTES_MAX, POLL_NS_MAX, Poller};
 pub use pool::{BlockingProtocol, PooledDevice, WORKERS_MAX, WorkerPool};
 pub use protocol::{DeviceProtocol, DeviceTransport, PollTurn, PolledDevice, PolledGroup};
+pub use resolver::Resolver;
 pub use schedule::GroupTicks;

@@ -36,7 +36,7 @@ impl PollCounts {
     }
 
     /// Notes that a device began to fail with this problem, or has another one than before.
-    pub(crate) fn note(&self, path: &str, host: &str, problem: DeviceProblem) {
+    pub fn note(&self, path: &str, host: &str, problem: DeviceProblem) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.texts.len() == NOTES_MAX {
             notes.more += 1;

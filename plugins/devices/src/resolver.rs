@@ -24,7 +24,7 @@ struct NameQueue {
 }
 
 /// Names in, addresses out. A device has at most one request at a time, so that the queue is bounded by their number.
-pub(crate) struct Resolver {
+pub struct Resolver {
     queue: Arc<(Mutex<NameQueue>, Condvar)>,
     answers: Receiver<(usize, Option<SocketAddr>)>,
     sender: Sender<(usize, Option<SocketAddr>)>,
