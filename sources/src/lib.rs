@@ -30,6 +30,7 @@ mod text_file;
 pub mod cgroup;
 pub mod descriptors;
 pub mod filesystems;
+pub mod exposition;
 pub mod job;
 pub mod nfs;
 pub mod perf;

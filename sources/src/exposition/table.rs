@@ -1,0 +1,452 @@
+//! The series of a text: which sensors they are, and the way to find them again in the next text.
+
+use std::collections::{BTreeMap, HashMap};
+
+use memchr::memchr;
+use wholegrain_model::name::check_relative;
+use wholegrain_model::{SensorDef, ValueType};
+
+use super::family::Families;
+use super::lines::{Dialect, Line, SampleLine, sample};
+use super::number;
+use super::plain::{Attributes, time_of_seconds};
+use super::rules::SensorNaming;
+use super::series::Series;
+use crate::plan::Slot;
+use crate::reader::Row;
+
+/// The most notes of one text: of lines, names and collisions.
+const NOTES_MAX: usize = 20;
+/// The most ways of writing a series that a table remembers, for each series.
+const KEYS_PER_SERIES: usize = 2;
+
+/// The series that were in the texts of one exporter, each with its sensor.
+#[derive(Debug, Clone)]
+pub struct SeriesCatalogue {
+    naming: SensorNaming,
+    series_max: usize,
+    /// A series that no text had for as many calls of [`SeriesCatalogue::learn`] is forgotten.
+    forget_after: u32,
+    known: BTreeMap<Vec<u8>, KnownSeries>,
+    left_out: usize,
+}
+
+#[derive(Debug, Clone)]
+struct KnownSeries {
+    /// `None` for a series that a rule or a filter leaves out.
+    sensor: Option<SensorDef>,
+    /// The series as text, for messages.
+    text: String,
+    absent: u32,
+    is_in_text: bool,
+}
+
+impl SeriesCatalogue {
+    /// An empty catalogue of at most `series_max` series.
+    pub fn new(naming: SensorNaming, series_max: usize, forget_after: u32) -> Self {
+        Self { naming, series_max, forget_after, known: BTreeMap::new(), left_out: 0 }
+    }
+
+    /// Learns the series of a complete text, and gives the table of it with the sensors in the table's order. `keeps` filters sensors; `report`
+    /// takes lines for the administrator.
+    pub fn learn(
+        &mut self,
+        text: &[u8],
+        dialect: Dialect,
+        keeps: &dyn Fn(&SensorDef) -> bool,
+        report: &mut dyn FnMut(String),
+    ) -> (SeriesTable, Vec<SensorDef>) {
+        let mut notes = Notes { report, left: NOTES_MAX };
+        self.known.values_mut().for_each(|known| known.is_in_text = false);
+        let order = self.learn_lines(text, dialect, keeps, &mut notes);
+        let forget_after = self.forget_after;
+        self.known.retain(|_, known| {
+            known.absent = if known.is_in_text { 0 } else { known.absent + 1 };
+            known.absent <= forget_after
+        });
+        let (slots, sensors) = self.slots(&mut notes);
+        (SeriesTable::new(dialect, order, &slots, &sensors, self.left_out > 0), sensors)
+    }
+
+    /// The number of series that the last text had beyond the most that the catalogue takes.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Each series of the text in its order: how it is written, and its identity.
+    fn learn_lines(
+        &mut self,
+        text: &[u8],
+        dialect: Dialect,
+        keeps: &dyn Fn(&SensorDef) -> bool,
+        notes: &mut Notes<'_>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let (mut families, mut order) = (Families::default(), Vec::new());
+        let lines = || text.split(|byte| *byte == b'\n').map(|line| Line::parse(line, dialect)).enumerate();
+        lines().for_each(|(_, line)| families.learn(&line));
+        self.left_out = 0;
+        for (number, line) in lines() {
+            let sample = match line {
+                Line::Sample(sample) => sample,
+                Line::Eof => break,
+                Line::Bad => {
+                    notes.add(|| format!("line {} does not match the format", number + 1));
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some((series, sensor)) = self.sensor(&sample, dialect, &families) else {
+                notes.add(|| {
+                    let key = String::from_utf8_lossy(&sample.key[..sample.key.len().min(100)]).into_owned();
+                    format!("line {}: {key:?} is no valid name", number + 1)
+                });
+                continue;
+            };
+            let mut identity = Vec::new();
+            series.identity(&mut identity);
+            if !self.known.contains_key(&identity) && self.known.len() >= self.series_max {
+                self.left_out += 1;
+                continue;
+            }
+            order.push((sample.key.to_vec(), identity.clone()));
+            let sensor = sensor.filter(keeps);
+            let known = KnownSeries { sensor, text: series.to_string(), absent: 0, is_in_text: true };
+            self.known.insert(identity, known);
+        }
+        if self.left_out > 0 {
+            notes.add(|| {
+                format!("more than {} series: the others are left out; filter or drop some", self.series_max)
+            });
+        }
+        order
+    }
+
+    /// The series of a line and its sensor; `None` if the line has no valid name.
+    fn sensor(
+        &self,
+        line: &SampleLine<'_>,
+        dialect: Dialect,
+        families: &Families,
+    ) -> Option<(Series, Option<SensorDef>)> {
+        if dialect != Dialect::Plain {
+            let series = Series::parse(line.key)?;
+            let sensor = self.naming.sensor(&series, families);
+            let is_valid = sensor.as_ref().is_none_or(|sensor| check_relative(&sensor.name).is_ok());
+            return is_valid.then_some((series, sensor));
+        }
+        let name = std::str::from_utf8(line.key).ok()?.to_owned();
+        check_relative(&name).ok()?;
+        let path = if self.naming.prefix.is_empty() { name.clone() } else { format!("{}/{name}", self.naming.prefix) };
+        check_relative(&path).ok()?;
+        let mut sensor = Attributes::parse(line.rest)?.sensor(path);
+        if self.naming.integers {
+            sensor.value_type = ValueType::Int;
+        }
+        Some((Series { name, labels: BTreeMap::new() }, Some(sensor)))
+    }
+
+    /// The slot of each series, and the sensors sorted by name. Series with the same sensor are all left out and named: which one came first
+    /// must not decide.
+    fn slots(&self, notes: &mut Notes<'_>) -> (HashMap<&[u8], Slot>, Vec<SensorDef>) {
+        let mut by_name: BTreeMap<&str, Vec<(&[u8], &KnownSeries)>> = BTreeMap::new();
+        let mut slots: HashMap<&[u8], Slot> = HashMap::with_capacity(self.known.len());
+        for (identity, known) in &self.known {
+            match &known.sensor {
+                Some(sensor) => by_name.entry(&sensor.name).or_default().push((identity, known)),
+                None => drop(slots.insert(identity, None)),
+            }
+        }
+        let mut sensors = Vec::with_capacity(by_name.len());
+        for (name, series) in by_name {
+            if let [(identity, KnownSeries { sensor: Some(sensor), .. })] = series.as_slice() {
+                slots.insert(identity, Some(sensors.len() as u32));
+                sensors.push(sensor.clone());
+                continue;
+            }
+            notes.add(|| {
+                let texts: Vec<&str> = series.iter().take(3).map(|(_, known)| known.text.as_str()).collect();
+                format!("{} would all be the sensor {name}: left out; give them a path with more labels", texts.join(", "))
+            });
+            series.iter().for_each(|(identity, _)| drop(slots.insert(identity, None)));
+        }
+        (slots, sensors)
+    }
+}
+
+struct Notes<'a> {
+    report: &'a mut dyn FnMut(String),
+    left: usize,
+}
+
+impl Notes<'_> {
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.left > 0 {
+            self.left -= 1;
+            (self.report)(text());
+        }
+    }
+}
+
+/// Finds the series of a text, in whichever order they are.
+#[derive(Debug, Clone)]
+pub struct SeriesTable {
+    dialect: Dialect,
+    entries: Vec<TableEntry>,
+    keys: Vec<u8>,
+    by_key: HashMap<Box<[u8]>, u32>,
+    by_identity: HashMap<Box<[u8]>, u32>,
+    /// Series beyond the bound are expected and no reason to learn again.
+    is_full: bool,
+    generation: u32,
+    identity: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct TableEntry {
+    key_at: u32,
+    key_len: u32,
+    slot: Slot,
+    is_integer: bool,
+    /// The generation of the text that had the series last.
+    seen: u32,
+}
+
+/// The result of reading a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExpositionRead {
+    /// Sensors with a value.
+    pub values: u32,
+    /// Series that the table does not have.
+    pub unknown: u32,
+    /// Lines that do not match the format, or with a value that is no number.
+    pub bad: u32,
+    /// The first of them, from 1.
+    pub first_bad: Option<u32>,
+    /// Lines of a series that the text has had before: the series is a gap.
+    pub duplicates: u32,
+    /// The first of them, from 1.
+    pub first_duplicate: Option<u32>,
+    /// Values with a time of their own before the oldest that counts.
+    pub stale: u32,
+    /// The newest time of a value, in ns since the epoch.
+    pub time: Option<i64>,
+}
+
+impl SeriesTable {
+    fn new(
+        dialect: Dialect,
+        order: Vec<(Vec<u8>, Vec<u8>)>,
+        slots: &HashMap<&[u8], Slot>,
+        sensors: &[SensorDef],
+        is_full: bool,
+    ) -> Self {
+        let mut table = Self {
+            dialect,
+            entries: Vec::with_capacity(order.len()),
+            keys: Vec::new(),
+            by_key: HashMap::with_capacity(order.len()),
+            by_identity: HashMap::with_capacity(slots.len()),
+            is_full,
+            generation: 0,
+            identity: Vec::new(),
+        };
+        for (key, identity) in &order {
+            if !table.by_identity.contains_key(identity.as_slice()) {
+                table.push(key, identity, slots.get(identity.as_slice()).copied().flatten(), sensors);
+            }
+        }
+        for (identity, slot) in slots {
+            if !table.by_identity.contains_key(*identity) {
+                table.push(&[], identity, *slot, sensors);
+            }
+        }
+        table
+    }
+
+    fn push(&mut self, key: &[u8], identity: &[u8], slot: Slot, sensors: &[SensorDef]) {
+        let index = self.entries.len() as u32;
+        let is_integer = slot.is_some_and(|slot| sensors[slot as usize].value_type == ValueType::Int);
+        let (key_at, key_len) = (self.keys.len() as u32, key.len() as u32);
+        self.keys.extend_from_slice(key);
+        self.entries.push(TableEntry { key_at, key_len, slot, is_integer, seen: 0 });
+        if !key.is_empty() {
+            self.by_key.insert(key.into(), index);
+        }
+        self.by_identity.insert(identity.into(), index);
+    }
+
+    /// Whether a text is whole: it ends with a newline, and OpenMetrics with `# EOF`.
+    pub fn is_whole(text: &[u8], dialect: Dialect) -> bool {
+        match dialect {
+            Dialect::OpenMetrics => ends_with_eof(text),
+            Dialect::Plain | Dialect::Text => text.last() == Some(&b'\n'),
+        }
+    }
+
+    /// Reads a whole text into a row. Series that it lacks stay gaps, as do values that are no numbers. A value whose own time is before `oldest` (ns
+    /// since the epoch) is a gap.
+    pub fn read(&mut self, text: &[u8], oldest: Option<i64>, row: &mut Row<'_>) -> ExpositionRead {
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let mut result = ExpositionRead::default();
+        let (mut at, mut number, mut next) = (0, 0, 0);
+        while at < text.len() {
+            let end = memchr(b'\n', &text[at..]).map_or(text.len(), |length| at + length);
+            let line = &text[at..end];
+            (at, number) = (end + 1, number + 1);
+            if line.first() == Some(&b'#') {
+                if self.dialect == Dialect::OpenMetrics && line.trim_ascii_end() == b"# EOF" {
+                    break;
+                }
+                continue;
+            }
+            match self.find(line, next) {
+                Search::Entry(index, sample) => {
+                    next = index + 1;
+                    self.take(index, &sample, number, oldest, row, &mut result);
+                }
+                Search::Unknown => result.unknown += u32::from(!self.is_full),
+                Search::Bad => result.bad_line(number),
+                Search::Nothing => {}
+            }
+        }
+        result
+    }
+
+    /// The entry of a line. `next` is the one that followed in the previous text.
+    fn find<'a>(&mut self, line: &'a [u8], next: usize) -> Search<'a> {
+        if let Some(entry) = self.entries.get(next).filter(|entry| entry.key_len > 0) {
+            let key = &self.keys[entry.key_at as usize..(entry.key_at + entry.key_len) as usize];
+            if line.starts_with(key)
+                && matches!(line.get(key.len()), Some(b' ' | b'\t'))
+                && let Some(sample) = sample(&line[..key.len()], &line[key.len()..])
+            {
+                return Search::Entry(next, sample);
+            }
+        }
+        match Line::parse(line, self.dialect) {
+            Line::Sample(sample) => match self.search(sample.key) {
+                Some(index) => Search::Entry(index, sample),
+                None => Search::Unknown,
+            },
+            Line::Bad => Search::Bad,
+            _ => Search::Nothing,
+        }
+    }
+
+    #[cold]
+    fn search(&mut self, key: &[u8]) -> Option<usize> {
+        if let Some(index) = self.by_key.get(key) {
+            return Some(*index as usize);
+        }
+        if self.dialect == Dialect::Plain {
+            return self.by_identity.get(key).map(|index| *index as usize);
+        }
+        let mut identity = std::mem::take(&mut self.identity);
+        let series = Series::parse(key);
+        let index = series.and_then(|series| {
+            series.identity(&mut identity);
+            self.by_identity.get(identity.as_slice()).copied()
+        });
+        self.identity = identity;
+        if let Some(index) = index
+            && self.by_key.len() < KEYS_PER_SERIES * self.entries.len()
+        {
+            self.by_key.insert(key.into(), index);
+        }
+        index.map(|index| index as usize)
+    }
+
+    fn take(
+        &mut self,
+        index: usize,
+        sample: &SampleLine<'_>,
+        number: u32,
+        oldest: Option<i64>,
+        row: &mut Row<'_>,
+        result: &mut ExpositionRead,
+    ) {
+        let entry = &mut self.entries[index];
+        let Some(slot) = entry.slot.map(|slot| slot as usize) else { return };
+        if entry.seen == self.generation {
+            result.duplicates += 1;
+            result.first_duplicate.get_or_insert(number);
+            row.set_gap(slot);
+            return;
+        }
+        entry.seen = self.generation;
+        if !sample.rest.is_empty() {
+            match time_of(sample.rest, self.dialect) {
+                Ok(Some(time)) if oldest.is_some_and(|oldest| time < oldest) => {
+                    result.stale += 1;
+                    return;
+                }
+                Ok(time) => result.time = result.time.max(time),
+                Err(()) => return result.bad_line(number),
+            }
+        }
+        if entry.is_integer {
+            match number::int(sample.value) {
+                Some(value) => row.set_int(slot, value),
+                None => return result.bad_line(number),
+            }
+        } else {
+            match number::float(sample.value) {
+                Some(value) if value.is_finite() => row.set_float(slot, value),
+                // `NaN` says that there is no value, and an infinity is none that can be stored.
+                Some(_) => return,
+                None => return result.bad_line(number),
+            }
+        }
+        result.values += 1;
+    }
+}
+
+enum Search<'a> {
+    Entry(usize, SampleLine<'a>),
+    Unknown,
+    Bad,
+    Nothing,
+}
+
+impl ExpositionRead {
+    fn bad_line(&mut self, number: u32) {
+        self.bad += 1;
+        self.first_bad.get_or_insert(number);
+    }
+}
+
+/// The time after a value, in ns; `Err` if there is something else.
+fn time_of(rest: &[u8], dialect: Dialect) -> Result<Option<i64>, ()> {
+    let word = rest.split(|byte| matches!(byte, b' ' | b'\t')).next().unwrap_or_default();
+    match dialect {
+        Dialect::Plain => Attributes::parse(rest).map(|attributes| attributes.time).ok_or(()),
+        Dialect::OpenMetrics if word == b"#" => Ok(None),
+        Dialect::OpenMetrics => time_of_seconds(word).map(Some).ok_or(()),
+        Dialect::Text => number::int(word).and_then(|ms| ms.checked_mul(1_000_000)).map(Some).ok_or(()),
+    }
+}
+
+/// Whether the last line is `# EOF`.
+fn ends_with_eof(text: &[u8]) -> bool {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    text.strip_suffix(b"# EOF").is_some_and(|before| before.is_empty() || before.ends_with(b"\n"))
+}
+
+impl Dialect {
+    /// The dialect of a file in one of the two formats of exporters, by its end and its metadata.
+    pub fn of_file(text: &[u8]) -> Self {
+        let of_open_metrics = |line: &[u8]| {
+            line.starts_with(b"# UNIT ")
+                || (line.starts_with(b"# TYPE ")
+                    && [b" unknown".as_slice(), b" info", b" stateset", b" gaugehistogram"]
+                        .iter()
+                        .any(|end| line.ends_with(end)))
+        };
+        let is_open = ends_with_eof(text) || text.split(|byte| *byte == b'\n').any(of_open_metrics);
+        if is_open { Self::OpenMetrics } else { Self::Text }
+    }
+}
+
+#[cfg(test)]
+mod tests;
