@@ -26,11 +26,12 @@ mod states;
 #[cfg(test)]
 mod testing;
 mod text_file;
+mod trusted;
 
 pub mod cgroup;
 pub mod descriptors;
-pub mod filesystems;
 pub mod exposition;
+pub mod filesystems;
 pub mod job;
 pub mod nfs;
 pub mod perf;
@@ -38,6 +39,7 @@ pub mod procfs;
 pub mod sysfs;
 pub mod tasks;
 pub mod tester;
+pub mod textfile;
 
 pub use line_file::LineFileSource;
 pub use plan::Slot;
@@ -54,5 +56,6 @@ pub static SOURCES: &[SourceType] = &[
     perf::SOURCE,
     filesystems::SOURCE,
     nfs::SOURCE,
+    textfile::SOURCE,
     tester::SOURCE,
 ];

@@ -81,10 +81,10 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
         &[
             &["descriptors", "reader", "scan"],
             &["options", "plan", "source"],
-            &["file", "glob", "job", "parse", "source_type"],
+            &["exposition", "file", "glob", "job", "parse", "source_type", "trusted"],
             &["line_table", "pressure", "states", "text_file"],
             &["line_file"],
-            &["cgroup", "inventory", "perf", "processes", "procfs", "sysfs", "tasks", "tester", "timex"],
+            &["cgroup", "inventory", "perf", "processes", "procfs", "sysfs", "tasks", "tester", "textfile", "timex"],
         ],
     ),
     ("sources/abi", &[&["abi", "checks"], &["export", "host"]]),

@@ -25,9 +25,18 @@ pub struct SampleLine<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line<'a> {
     Sample(SampleLine<'a>),
-    Type { family: &'a [u8], kind: &'a [u8] },
-    Help { family: &'a [u8], text: &'a [u8] },
-    Unit { family: &'a [u8], unit: &'a [u8] },
+    Type {
+        family: &'a [u8],
+        kind: &'a [u8],
+    },
+    Help {
+        family: &'a [u8],
+        text: &'a [u8],
+    },
+    Unit {
+        family: &'a [u8],
+        unit: &'a [u8],
+    },
     /// `# EOF`: the end of OpenMetrics.
     Eof,
     /// A comment or an empty line.
@@ -144,7 +153,10 @@ mod tests {
         assert_eq!(parse("# TYPE a counter"), Line::Type { family: b"a", kind: b"counter" });
         assert_eq!(parse("# HELP a Some help."), Line::Help { family: b"a", text: b"Some help." });
         assert_eq!(parse("# UNIT a_bytes bytes"), Line::Unit { family: b"a_bytes", unit: b"bytes" });
-        assert_eq!((parse("# EOF"), parse("# EOF 1"), parse(""), parse("# x")), (Line::Eof, Line::Nothing, Line::Nothing, Line::Nothing));
+        assert_eq!(
+            (parse("# EOF"), parse("# EOF 1"), parse(""), parse("# x")),
+            (Line::Eof, Line::Nothing, Line::Nothing, Line::Nothing)
+        );
         assert_eq!(Line::parse(b"# TYPE a counter", Dialect::Plain), Line::Nothing);
     }
 }

@@ -18,8 +18,8 @@ mod template;
 
 pub use family::{Families, FamilyKind};
 pub use lines::{Dialect, Line, SampleLine};
-pub use rules::{MetricRule, SensorNaming};
 pub use plain::Attributes;
+pub use rules::{MetricRule, SensorNaming};
 pub use series::Series;
 pub use table::{ExpositionRead, SeriesCatalogue, SeriesTable};
 pub use template::PathTemplate;

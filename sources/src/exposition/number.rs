@@ -50,8 +50,24 @@ mod tests {
     #[test]
     fn floats_are_those_of_the_standard_library() {
         for text in [
-            "0", "1", "-1", "0.5", "-0.25", "12345.678901", "9007199254740993", "18446744073709551615", "1e+09", "1E-3",
-            "0.1", "0.30000000000000004", "123456789.123456789", "1.", ".5", "+3", "1.7976931348623157e308", "00.10",
+            "0",
+            "1",
+            "-1",
+            "0.5",
+            "-0.25",
+            "12345.678901",
+            "9007199254740993",
+            "18446744073709551615",
+            "1e+09",
+            "1E-3",
+            "0.1",
+            "0.30000000000000004",
+            "123456789.123456789",
+            "1.",
+            ".5",
+            "+3",
+            "1.7976931348623157e308",
+            "00.10",
             "0.00000000000000000000000001",
         ] {
             let expected: f64 = text.parse().unwrap();
@@ -62,7 +78,11 @@ mod tests {
             let bits = (random.below(60), random.below(40));
             let (whole, part) = (random.below(1 << bits.0), random.below(1 << bits.1));
             let text = format!("{whole}.{part}");
-            assert_eq!(float(text.as_bytes()).map(f64::to_bits), Some(text.parse::<f64>().unwrap().to_bits()), "{text}");
+            assert_eq!(
+                float(text.as_bytes()).map(f64::to_bits),
+                Some(text.parse::<f64>().unwrap().to_bits()),
+                "{text}"
+            );
         }
         assert!(float(b"NaN").unwrap().is_nan());
         assert_eq!((float(b"+Inf"), float(b"-Inf")), (Some(f64::INFINITY), Some(f64::NEG_INFINITY)));

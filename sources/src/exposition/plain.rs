@@ -50,18 +50,15 @@ fn is_integer(name: &str) -> Option<bool> {
 
 /// Nanoseconds since the epoch of a text with seconds.
 pub fn time_of_seconds(text: &[u8]) -> Option<i64> {
-    let whole = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
-    let seconds = number::int(&text[..whole]);
-    // Whole seconds are exact, which a float of today's nanoseconds is not.
-    let ns = match seconds {
-        Some(seconds) => {
-            let part = if whole == text.len() { 0.0 } else { number::float(&[b"0", &text[whole..]].concat())? };
-            seconds.checked_mul(1_000_000_000)?.checked_add((part * 1e9).round() as i64)?
-        }
-        None => {
-            let ns = number::float(text)? * 1e9;
-            (ns.is_finite() && ns.abs() < i64::MAX as f64).then_some(ns as i64)?
-        }
+    let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
+    let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+    // Whole seconds and their decimals on their own are exact, which a float of today's nanoseconds is not.
+    let ns = if point > 0 && digits(&text[..point]) && digits(text.get(point + 1..).unwrap_or_default()) {
+        let part = if point + 1 < text.len() { number::float(&text[point..])? } else { 0.0 };
+        number::int(&text[..point])?.checked_mul(1_000_000_000)?.checked_add((part * 1e9).round() as i64)?
+    } else {
+        let ns = number::float(text)? * 1e9;
+        (ns.is_finite() && ns.abs() < i64::MAX as f64).then_some(ns as i64)?
     };
     (ns >= 0).then_some(ns)
 }

@@ -131,7 +131,9 @@ mod tests {
         check("a{b=\"q\\\"u\\\\o\\nte\"}", "a{b=\"q\\\"u\\\\o\\nte\"}");
         check("{\"my.name\",\"my.label\"=\"x\"}", "my.name{my.label=\"x\"}");
         check("a{b=\"höhe\"}", "a{b=\"höhe\"}");
-        for bad in ["", "{}", "{b=\"c\"}", "a{b=c}", "a{b=\"c\",b=\"d\"}", "a{b}", "a{b=\"c\"x}", "a{b=\"c", "a{=\"c\"}"] {
+        for bad in
+            ["", "{}", "{b=\"c\"}", "a{b=c}", "a{b=\"c\",b=\"d\"}", "a{b}", "a{b=\"c\"x}", "a{b=\"c", "a{=\"c\"}"]
+        {
             assert_eq!(Series::parse(bad.as_bytes()), None, "{bad:?}");
         }
         assert_eq!(Series::parse(b"a{b=\"\xff\"}"), None);

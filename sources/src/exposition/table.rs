@@ -114,9 +114,7 @@ impl SeriesCatalogue {
             self.known.insert(identity, known);
         }
         if self.left_out > 0 {
-            notes.add(|| {
-                format!("more than {} series: the others are left out; filter or drop some", self.series_max)
-            });
+            notes.add(|| format!("more than {} series: the others are left out; filter or drop some", self.series_max));
         }
         order
     }
@@ -153,7 +151,9 @@ impl SeriesCatalogue {
         for (identity, known) in &self.known {
             match &known.sensor {
                 Some(sensor) => by_name.entry(&sensor.name).or_default().push((identity, known)),
-                None => drop(slots.insert(identity, None)),
+                None => {
+                    slots.insert(identity, None);
+                }
             }
         }
         let mut sensors = Vec::with_capacity(by_name.len());
@@ -165,9 +165,12 @@ impl SeriesCatalogue {
             }
             notes.add(|| {
                 let texts: Vec<&str> = series.iter().take(3).map(|(_, known)| known.text.as_str()).collect();
-                format!("{} would all be the sensor {name}: left out; give them a path with more labels", texts.join(", "))
+                format!(
+                    "{} would all be the sensor {name}: left out; give them a path with more labels",
+                    texts.join(", ")
+                )
             });
-            series.iter().for_each(|(identity, _)| drop(slots.insert(identity, None)));
+            slots.extend(series.iter().map(|(identity, _)| (*identity, None)));
         }
         (slots, sensors)
     }

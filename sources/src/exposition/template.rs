@@ -53,7 +53,11 @@ impl PathTemplate {
             template.levels.push(parts);
         }
         let has_name = template.levels.iter().flatten().any(|part| !matches!(part, Part::Text(_)));
-        if has_name { Ok(template) } else { Err("a path without a placeholder; write {name} or {label:…}".to_owned()) }
+        if has_name {
+            Ok(template)
+        } else {
+            Err("a path without a placeholder; write {name} or {label:…}".to_owned())
+        }
     }
 
     fn placeholder(&mut self, text: &str) -> Result<Part, String> {
@@ -120,7 +124,8 @@ mod tests {
 
     #[track_caller]
     fn check(template: &str, expected: &str) {
-        let series = Series::parse(b"node_cpu_seconds_total{cpu=\"3\",mode=\"idle\",place=\"/a b\",le=\"+Inf\"}").unwrap();
+        let series =
+            Series::parse(b"node_cpu_seconds_total{cpu=\"3\",mode=\"idle\",place=\"/a b\",le=\"+Inf\"}").unwrap();
         assert_eq!(PathTemplate::new(template).unwrap().path(&series), expected, "{template}");
     }
 

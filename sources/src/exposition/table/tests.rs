@@ -46,7 +46,8 @@ impl Learned {
     }
 }
 
-const TEXT: &str = "# TYPE a_total counter\n# HELP a_total Things.\na_total{x=\"1\",y=\"2\"} 5\na_total{x=\"2\",y=\"2\"} 6.5\nb 7\n";
+const TEXT: &str =
+    "# TYPE a_total counter\n# HELP a_total Things.\na_total{x=\"1\",y=\"2\"} 5\na_total{x=\"2\",y=\"2\"} 6.5\nb 7\n";
 
 #[test]
 fn series_become_sensors_whose_names_do_not_depend_on_the_order() {
@@ -70,7 +71,8 @@ fn what_is_missing_new_wrong_or_twice() {
     let (one, two) = ("a_total/1/2", "a_total/2/2");
     let result = learned.check("b 1\nc 2\n", &[(one, None), (two, None), ("b", Some(1.0))]);
     assert_eq!((result.unknown, result.values), (1, 1));
-    let result = learned.check("a_total{x=\"1\",y=\"2\"} x\nb{ 3\nb 4\n", &[(one, None), (two, None), ("b", Some(4.0))]);
+    let result =
+        learned.check("a_total{x=\"1\",y=\"2\"} x\nb{ 3\nb 4\n", &[(one, None), (two, None), ("b", Some(4.0))]);
     assert_eq!((result.bad, result.first_bad), (2, Some(1)));
     let result = learned.check("b 1\nb 2\nb 3\n", &[(one, None), (two, None), ("b", None)]);
     assert_eq!((result.duplicates, result.first_duplicate), (2, Some(2)));
@@ -100,7 +102,8 @@ fn times_of_values() {
 #[test]
 fn plain_lines() {
     let text = "# a comment\nfan/1 1200 unit={revolution}/min\nenergy 5 unit=J kind=counter type=int time=3\nx.y 2\n";
-    let mut learned = learn_with(SensorNaming { prefix: "exec/p".into(), ..SensorNaming::default() }, text, Dialect::Plain);
+    let mut learned =
+        learn_with(SensorNaming { prefix: "exec/p".into(), ..SensorNaming::default() }, text, Dialect::Plain);
     let (energy, fan, x) = ("exec/p/energy", "exec/p/fan/1", "exec/p/x.y");
     let result = learned.check(text, &[(energy, Some(5.0)), (fan, Some(1200.0)), (x, Some(2.0))]);
     assert_eq!(result.time, Some(3_000_000_000));
@@ -114,11 +117,15 @@ fn plain_lines() {
 #[test]
 fn series_with_the_same_sensor_are_all_left_out_and_named() {
     let naming = || SensorNaming { path: PathTemplate::new("{name}/{label:x}").unwrap(), ..SensorNaming::default() };
-    for text in ["a{x=\"1\",y=\"2\"} 1\na{x=\"1\",y=\"3\"} 2\nb 3\n", "b 3\na{x=\"1\",y=\"3\"} 2\na{x=\"1\",y=\"2\"} 1\n"] {
+    for text in
+        ["a{x=\"1\",y=\"2\"} 1\na{x=\"1\",y=\"3\"} 2\nb 3\n", "b 3\na{x=\"1\",y=\"3\"} 2\na{x=\"1\",y=\"2\"} 1\n"]
+    {
         let mut learned = learn_with(naming(), text, Dialect::Text);
         assert_eq!(
             learned.notes,
-            ["a{x=\"1\",y=\"2\"}, a{x=\"1\",y=\"3\"} would all be the sensor a/1: left out; give them a path with more labels"]
+            [
+                "a{x=\"1\",y=\"2\"}, a{x=\"1\",y=\"3\"} would all be the sensor a/1: left out; give them a path with more labels"
+            ]
         );
         let result = learned.check(text, &[("b", Some(3.0))]);
         assert_eq!((result.unknown, result.duplicates), (0, 0));
