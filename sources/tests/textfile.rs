@@ -43,7 +43,7 @@ impl Scripts {
         discover(self.source.as_mut())
     }
 
-    /// The only group.
+    /// The only group of the folder.
     #[track_caller]
     fn group(&mut self) -> GroupPlan {
         let (groups, reports) = self.groups();

@@ -23,7 +23,7 @@ enum Part {
 }
 
 impl Default for PathTemplate {
-    /// `{name}/{labels}`
+    /// The name, then the labels: `{name}/{labels}`.
     fn default() -> Self {
         Self { levels: vec![vec![Part::Name], vec![Part::Labels]], named: Vec::new() }
     }

@@ -12,9 +12,9 @@ use crate::options::{self, GroupOptions};
 use crate::source::ConfigureContext;
 use crate::trusted::{self, TrustedOwners};
 
-/// The most files of `files_max`.
+/// The largest value that `files_max` can have.
 const FILES_MAX: usize = 1000;
-/// The largest `file_bytes_max`.
+/// The largest value that `file_bytes_max` can have.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, serde::Deserialize)]
@@ -60,7 +60,7 @@ fn prefix_usual() -> String {
     "textfile/{file}".to_owned()
 }
 
-/// The checked settings.
+/// The checked settings of the folder.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FolderSettings {
     pub dir: PathBuf,
@@ -75,6 +75,7 @@ pub(super) struct FolderSettings {
 }
 
 impl FolderSettings {
+    /// Reads the table of the configuration.
     pub fn read(section: &Section, context: &ConfigureContext) -> Result<Self, ConfigError> {
         let (options, keys): (GroupOptions, TextfileKeys) = options::read(section)?;
         for (key, is, most) in

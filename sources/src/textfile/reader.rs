@@ -23,6 +23,7 @@ pub(super) struct ExpositionFile {
 }
 
 impl ExpositionFile {
+    /// A file of the folder, which is not opened yet.
     pub fn new(settings: Arc<FolderSettings>, name: &str) -> Self {
         Self { settings, name: name.into(), buffer: Vec::new(), written_ns: 0 }
     }
