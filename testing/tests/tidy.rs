@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-sources", &["model"]),
     ("wholegrain-plugin", &["model", "sources"]),
     ("wholegrain-devices", &["model", "sources"]),
+    ("wholegrain-plugin-nvml", &["model", "plugin", "sources"]),
     ("wholegrain-transport", &["model"]),
     ("wholegrain-agent", &["model", "plugin", "sources", "transport"]),
     ("wholegrain-store", &["model", "transport"]),

@@ -63,7 +63,7 @@ impl JobNode {
             prefix: record.prefix.as_str().into(),
             level: record.level.as_str().into(),
             cpus: record.cpus.as_deref().and_then(Cpus::parse),
-            devices: record.devices.iter().map(|device| device.as_str().into()).collect(),
+            devices: record.devices.iter().map(|device| by_sensors(device).into()).collect(),
             from: record.from,
             // Includes a sample at the end itself.
             to: record.to.map_or(i64::MAX, |to| to.saturating_add(1)),
@@ -85,17 +85,31 @@ impl JobNode {
             {
                 return false;
             }
-            let mut given = self.devices.iter().filter_map(|device| device.rsplit_once('/')).filter(|of| of.0 == kind);
-            if let Some(first) = given.next()
-                && first.1 != level
-                && !given.any(|(_, name)| name == level)
-            {
+            let mut given = self.devices.iter().filter_map(|device| device.rsplit_once('/'));
+            let mut same = given.clone().filter(|of| is_same_kind(of.0, kind)).peekable();
+            if same.peek().is_some() && !given.any(|of| of == (kind, level)) {
                 return false;
             }
             kind = level;
         }
         true
     }
+}
+
+/// The name of a device in the paths of its sensors, if the record has the name of its file: `dev/nvidia0` is `gpu/0`, `dev/dri/renderD128` is
+/// `gpu/renderD128`.
+fn by_sensors(device: &str) -> String {
+    let number = device.strip_prefix("dev/nvidia").filter(|number| number.parse::<u32>().is_ok());
+    match number.or_else(|| device.strip_prefix("dev/dri/").filter(|name| name.starts_with("renderD"))) {
+        Some(name) => format!("gpu/{name}"),
+        None => device.to_owned(),
+    }
+}
+
+/// Whether devices of one kind limit those of the other: a job with an instance of a GPU has not the other GPUs.
+fn is_same_kind(given: &str, kind: &str) -> bool {
+    const GPUS: [&str; 2] = ["gpu", "mig"];
+    given == kind || (GPUS.contains(&given) && GPUS.contains(&kind))
 }
 
 /// One run of a job: its nodes and its times on them.
@@ -217,7 +231,16 @@ mod tests {
             ..JobRecord::default()
         };
         let all = JobNode::of(&record(None, &[]));
-        let some = JobNode::of(&record(Some("0-1,10"), &["gpu/0", "gpu/3", "dev/nvidia0"]));
+        let some = JobNode::of(&record(Some("0-1,10"), &["gpu/0", "gpu/3", "dev/nvidia5", "dev/dri/renderD129"]));
+        let part = JobNode::of(&record(None, &["mig/0-gi1-ci0"]));
+        for (below, expected) in [
+            ("mig/0-gi1-ci0/memory/used", true),
+            ("mig/0-gi2-ci0/memory/used", false),
+            ("gpu/0/power", false),
+            ("nic/1/bytes", true),
+        ] {
+            assert_eq!(part.has(below), expected, "{below} of a job with an instance");
+        }
         for (below, in_all, in_some) in [
             ("power", true, true),
             ("cpu/user", true, true),
@@ -228,6 +251,11 @@ mod tests {
             ("perf/cpu/0/cycles", true, true),
             ("gpu/0/power", true, true),
             ("gpu/1/power", true, false),
+            ("gpu/5/power", true, true),
+            ("gpu/renderD129/power", true, true),
+            ("gpu/renderD128/power", true, false),
+            ("mig/0-gi1-ci0/memory/used", true, false),
+            ("job/7/gpu/1/memory_used", true, true),
             ("nic/1/bytes", true, true),
             ("job/7/cpu/usage", true, true),
             ("job/7/perf/cpu/5/x", true, true),
