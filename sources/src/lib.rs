@@ -32,6 +32,7 @@ pub mod descriptors;
 pub mod exposition;
 pub mod filesystems;
 pub mod job;
+pub mod lustre;
 pub mod nfs;
 pub mod options;
 pub mod perf;
@@ -57,5 +58,6 @@ pub static SOURCES: &[SourceType] = &[
     filesystems::SOURCE,
     nfs::SOURCE,
     textfile::SOURCE,
+    lustre::SOURCE,
     tester::SOURCE,
 ];

@@ -95,6 +95,9 @@ fn recorded_trees() {
     let mut groups = Group::all("procfs", all, &roots(&fixture("recorded")));
     groups.extend(Group::all("procfs", all, &roots(&fixture("handmade"))));
     for source in ["sysfs", "nfs"] {
+    let mut groups = Group::all("procfs", "", &roots(&fixture("recorded")));
+    groups.extend(Group::all("procfs", "", &roots(&fixture("handmade"))));
+    for source in ["sysfs", "nfs", "lustre"] {
         groups.extend(Group::all(source, "", &roots(&fixture("handmade"))));
     }
     assert!(groups.len() >= 50, "{} groups", groups.len());
