@@ -94,9 +94,6 @@ fn recorded_trees() {
     let all = "[sources.procfs]\ngroups = [\"all\"]\nper_cpu = true\n";
     let mut groups = Group::all("procfs", all, &roots(&fixture("recorded")));
     groups.extend(Group::all("procfs", all, &roots(&fixture("handmade"))));
-    for source in ["sysfs", "nfs"] {
-    let mut groups = Group::all("procfs", "", &roots(&fixture("recorded")));
-    groups.extend(Group::all("procfs", "", &roots(&fixture("handmade"))));
     for source in ["sysfs", "nfs", "lustre"] {
         groups.extend(Group::all(source, "", &roots(&fixture("handmade"))));
     }

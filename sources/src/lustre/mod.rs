@@ -27,11 +27,11 @@ use self::jobs::JobStats;
 use self::lnet::{LnetStats, LnetTable};
 use self::objects::BoundedObjects;
 use self::stats::{OneNumber, SampleStats};
+use crate::glob::{self, PathMatch};
 use crate::keyed::{KeyedFormat, KeyedGroup};
 use crate::plan::SensorPlan;
 use crate::source::{ConfigureContext, GroupPlan, Roots, Source};
 use crate::source_type::SourceType;
-use crate::sysfs::glob::{self, PathMatch};
 
 /// The entry in [`crate::SOURCES`].
 pub const SOURCE: SourceType =

@@ -5,7 +5,6 @@
 //! - Never: a write; a read that may block on the sampling thread of other groups.
 
 mod config;
-pub(crate) mod glob;
 mod hwmon;
 mod presets;
 
