@@ -3,10 +3,11 @@
 mod tree;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use tree::{Tree, discover, fixture, read, roots, source};
 use wholegrain_model::Interval;
-use wholegrain_sources::{GroupPlan, ReadProblem, Reading, Timing};
+use wholegrain_sources::{GroupPlan, ReadProblem, Reading, SOURCES, Timing};
 
 fn group(name: &str, config: &str, tree: &Tree, group: &str) -> GroupPlan {
     let (mut groups, _) = discover(source(name, config, &tree.roots()).unwrap().as_mut());
@@ -227,16 +228,107 @@ fn a_sysfs_file_with_garbage_is_a_gap_among_values() {
     }
 }
 
+/// The regular files below a folder.
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files_below(&entry.path(), found);
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+/// Sources whose values depend on nothing but the files of the tree.
+const OF_FILES_ONLY: [&str; 2] = ["procfs", "sysfs"];
+
+#[test]
+fn any_file_that_is_cut_garbage_or_absent_leaves_gaps_and_right_values() {
+    for fixture in tree::TREES {
+        let tree = Tree::copy(fixture);
+        let sources = SOURCES.iter().filter(|kind| OF_FILES_ONLY.contains(&kind.name));
+        let groups = sources.flat_map(|kind| {
+            let mut source = (kind.configure)(&tree::every_group(kind.name), &tree.roots().into()).unwrap();
+            discover(source.as_mut()).0.into_values()
+        });
+        let mut groups: Vec<(GroupPlan, _)> = groups.map(|group| (group, BTreeMap::new())).collect();
+        for (group, good) in &mut groups {
+            let reading;
+            (*good, reading) = read(group);
+            assert_eq!(reading, Reading::default(), "{}", group.name);
+        }
+        let mut files = Vec::new();
+        ["proc", "sys"].iter().for_each(|root| files_below(&tree.path(root), &mut files));
+        let mut gaps = 0;
+        for file in files {
+            let content = std::fs::read(&file).unwrap();
+            let cut = |length: usize| Some(content[..length].to_vec());
+            let bad = [
+                None,
+                cut(0),
+                cut(content.len() / 2),
+                cut(content.len().saturating_sub(1)),
+                Some(b"\x01\x7fELF\n".to_vec()),
+                Some(b"99999999999999999999 \x01\n".to_vec()),
+                Some(vec![b'x'; 64 << 10]),
+            ];
+            for (variant, bad) in bad.into_iter().enumerate() {
+                bad.map_or_else(|| std::fs::remove_file(&file), |bad| std::fs::write(&file, bad)).unwrap();
+                for (group, good) in &mut groups {
+                    for (name, value) in read(group).0 {
+                        let is_right = value.is_none() || value == good[&name];
+                        assert!(is_right, "{}, variant {variant}: {name} is {value:?}", file.display());
+                        gaps += usize::from(value.is_none());
+                    }
+                }
+                std::fs::write(&file, &content).unwrap();
+            }
+            for (group, good) in &mut groups {
+                assert_eq!(read(group).0, *good, "{} as before", file.display());
+            }
+        }
+        assert!(gaps > 1000, "{gaps} gaps");
+    }
+}
+
+#[test]
+fn lists_of_groups_have_words_for_several() {
+    let groups = |list: &str| -> Vec<String> {
+        let config = format!("[sources.procfs]\ngroups = {list}\n");
+        let mut source = source("procfs", &config, &roots(&fixture("handmade"))).unwrap();
+        discover(source.as_mut()).0.into_keys().collect()
+    };
+    let (none, default, all) = (groups("[]"), groups("[\"default\"]"), groups("[\"all\"]"));
+    assert!(none.is_empty() && !default.contains(&"slab".to_owned()), "{default:?}");
+    let more = groups("[\"default\", \"slab\"]");
+    assert_eq!(more.len(), default.len() + 1);
+    assert!(more.contains(&"slab".to_owned()) && default.iter().all(|name| more.contains(name)), "{more:?}");
+    assert!(all.len() > more.len() && more.iter().all(|name| all.contains(name)), "{all:?}");
+}
+
+#[test]
+fn a_group_has_its_own_interval_unless_the_settings_have_one() {
+    let interval = |config: &str| {
+        let mut source = source("procfs", config, &roots(&fixture("handmade"))).unwrap();
+        discover(source.as_mut()).0["numa"].timing.interval
+    };
+    assert_eq!(interval(""), Some(Interval::from_s(10)));
+    assert_eq!(interval("[sources.procfs]\ninterval = \"1s\"\n"), Some(Interval::from_s(1)));
+    let own = "[sources.procfs]\ninterval = \"1s\"\n[sources.procfs.numa]\ninterval = \"2s\"\n";
+    assert_eq!(interval(own), Some(Interval::from_s(2)));
+}
+
 #[test]
 fn files_by_pattern_that_are_no_numbers_are_looked_at_again() {
     let tree = Tree::copy("handmade");
     let config = "[[sources.sysfs.files]]\npath = \"class/net/*/*\"\nname = \"net/{1}/{2}\"\n";
     let mut sysfs = source("sysfs", config, &tree.roots()).unwrap();
     let (groups, reports) = discover(sysfs.as_mut());
-    assert_eq!(groups["sysfs"].sensors.len(), 3);
+    assert_eq!(groups["sysfs"].sensors.len(), 16);
     assert!(reports.iter().any(|report| report.contains("duplex is left out: it holds no number")), "{reports:?}");
     tree.write("sys/class/net/eth0/duplex", "1\n");
-    assert_eq!(discover(sysfs.as_mut()).0["sysfs"].sensors.len(), 4);
+    assert_eq!(discover(sysfs.as_mut()).0["sysfs"].sensors.len(), 17);
 }
 
 #[test]

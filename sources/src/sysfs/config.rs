@@ -1,45 +1,46 @@
 //! The settings of `[sources.sysfs]`.
 
-use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use serde::{Deserialize, Deserializer};
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::name::{check_relative, sanitize_level};
 use wholegrain_model::{Kind, SensorDef};
 
-use super::presets::Preset;
-use crate::options::{self, GroupOptions};
+use super::presets::{PRESETS, Preset};
+use crate::options::{self, GROUPS_ALL, GROUPS_DEFAULT, GroupOptions};
 
-/// The keys of the source's table besides those of [`GroupOptions`].
-#[derive(Debug, serde::Deserialize)]
+/// The presets' names.
+static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| PRESETS.iter().map(|preset| preset.name).collect());
+/// What a list of presets may contain.
+static WORDS: LazyLock<Vec<&str>> =
+    LazyLock::new(|| NAMES.iter().copied().chain([GROUPS_DEFAULT, GROUPS_ALL]).collect());
+
+/// An entry of the key `presets`.
+#[derive(Debug)]
+struct PresetName(&'static str);
+
+impl<'de> Deserialize<'de> for PresetName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        options::group_name(deserializer, &WORDS).map(Self)
+    }
+}
+
+/// The keys of the source's table besides those of [`GroupOptions`] and the presets' tables.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SysfsKeys {
-    #[serde(default = "all_presets")]
-    presets: Vec<Preset>,
+    #[serde(default = "default_presets")]
+    presets: Vec<PresetName>,
     #[serde(default)]
     files: Vec<FilePattern>,
-    #[serde(default)]
-    hwmon: GroupOptions,
-    #[serde(default)]
-    thermal: GroupOptions,
-    #[serde(default)]
-    cpufreq: GroupOptions,
-    #[serde(default)]
-    powercap: GroupOptions,
-    #[serde(default)]
-    infiniband: GroupOptions,
-    #[serde(default)]
-    omnipath: GroupOptions,
-    #[serde(default)]
-    edac: GroupOptions,
-    #[serde(default)]
-    nvme: GroupOptions,
 }
 
 /// The checked settings of the source.
 #[derive(Debug)]
 pub struct SysfsConfig {
     /// The enabled presets, each once, with their own settings.
-    pub presets: Vec<(Preset, GroupOptions)>,
+    pub presets: Vec<(&'static Preset, GroupOptions)>,
     pub files: Vec<FilePattern>,
     /// The settings for all groups.
     pub common: GroupOptions,
@@ -48,27 +49,16 @@ pub struct SysfsConfig {
 impl SysfsConfig {
     /// Reads and checks the table of the source.
     pub fn read(section: &Section) -> Result<Self, ConfigError> {
-        let (common, own): (GroupOptions, SysfsKeys) = options::read(section)?;
-        let mut options = BTreeMap::from([
-            (Preset::Hwmon, own.hwmon),
-            (Preset::Thermal, own.thermal),
-            (Preset::Cpufreq, own.cpufreq),
-            (Preset::Powercap, own.powercap),
-            (Preset::Infiniband, own.infiniband),
-            (Preset::Omnipath, own.omnipath),
-            (Preset::Edac, own.edac),
-            (Preset::Nvme, own.nvme),
-        ]);
-        for (preset, options) in &options {
-            options.check(&section.child(preset.name()))?;
-        }
-        options.retain(|preset, _| own.presets.contains(preset));
-        Ok(Self { presets: options.into_iter().collect(), files: own.files, common })
+        let (common, mut tables, own): (_, _, SysfsKeys) = options::read_groups(section, &NAMES)?;
+        let list: Vec<&str> = own.presets.iter().map(|name| name.0).collect();
+        let presets = PRESETS.iter().filter(|preset| options::selects(&list, preset.name, preset.is_on));
+        let presets = presets.map(|preset| (preset, tables.remove(preset.name).unwrap_or_default())).collect();
+        Ok(Self { presets, files: own.files, common })
     }
 }
 
-fn all_presets() -> Vec<Preset> {
-    Preset::ALL.to_vec()
+fn default_presets() -> Vec<PresetName> {
+    vec![PresetName(GROUPS_DEFAULT)]
 }
 
 /// An entry of `[[sources.sysfs.files]]`: files with a number, by a pattern of their paths.
@@ -126,7 +116,7 @@ impl FilePattern {
 }
 
 /// Replaces `{1}`, `{2}`, … in a template.
-fn filled_template(template: &str, captures: &[String]) -> String {
+pub fn filled_template(template: &str, captures: &[String]) -> String {
     let fill = |name: String, (index, capture): (usize, &String)| name.replace(&place(index), &sanitize_level(capture));
     captures.iter().enumerate().fold(template.to_owned(), fill)
 }

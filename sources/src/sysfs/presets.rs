@@ -7,40 +7,82 @@
 
 use std::path::{Path, PathBuf};
 
-use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
+use wholegrain_model::{Interval, SensorDef};
 
-use super::hwmon;
+use super::format::FileFormat;
+use super::{hwmon, processor, rows};
 use crate::glob::{self, PathMatch};
 
 /// The longest text of a device in a description, in characters.
 const LABEL_CHARACTERS_MAX: usize = 100;
 
-/// The known kinds of devices. Each is a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Preset {
-    /// Chips that measure temperature, voltage, current, power, fans.
-    Hwmon,
-    Thermal,
-    /// The clock frequency of each CPU.
-    Cpufreq,
-    /// Energy counters of the processor (RAPL).
-    Powercap,
-    /// Port counters of InfiniBand and RoCE adapters.
-    Infiniband,
-    /// Port counters of Omni-Path adapters.
-    Omnipath,
-    Edac,
-    /// Temperatures of NVMe drives.
-    Nvme,
+/// A known kind of devices: the name is that in the configuration and of the group.
+pub struct Preset {
+    pub name: &'static str,
+    /// The existing files below /sys. With the second argument drives are not chips of `hwmon`, as the preset `nvme` has them.
+    pub find: fn(&Path, bool) -> Vec<NumberFile>,
+    /// Whether it is read without settings.
+    pub is_on: bool,
+    /// The interval without settings; `None` for the agent's default.
+    pub interval: Option<Interval>,
+    /// Whether a read may block. Chips are behind slow buses or firmware, drives and adapters answer commands, the frequency of a CPU comes from that
+    /// CPU, and settings of network interfaces wait for changes of others. RAPL reads a register; EDAC, throttling and md read variables.
+    pub blocking: bool,
 }
 
-/// A file with a number, and its sensor.
+impl std::fmt::Debug for Preset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+const fn preset(name: &'static str, find: fn(&Path, bool) -> Vec<NumberFile>) -> Preset {
+    Preset { name, find, is_on: true, interval: None, blocking: false }
+}
+
+impl Preset {
+    const fn every(self, seconds: u64) -> Self {
+        Self { interval: Some(Interval::from_s(seconds)), ..self }
+    }
+
+    const fn off(self) -> Self {
+        Self { is_on: false, ..self }
+    }
+
+    const fn blocking(self) -> Self {
+        Self { blocking: true, ..self }
+    }
+}
+
+/// The preset of drives, without which they are chips of `hwmon`.
+pub const NVME: &str = "nvme";
+
+/// All presets, in the order of lists.
+pub static PRESETS: &[Preset] = &[
+    preset("hwmon", hwmon::chips).blocking(),
+    preset("thermal", |sys, _| thermal(sys)).blocking(),
+    preset("cpufreq", |sys, _| cpufreq(sys)).blocking(),
+    preset("powercap", |sys, _| powercap(sys)),
+    preset("infiniband", |sys, _| fabric(sys, "infiniband", |device| !is_omnipath(device))).blocking(),
+    preset("omnipath", |sys, _| fabric(sys, "omnipath", is_omnipath)).blocking(),
+    preset("edac", |sys, _| rows::find(sys, rows::EDAC)),
+    preset(NVME, |sys, _| hwmon::nvme(sys)).blocking(),
+    preset("netclass", |sys, _| rows::find(sys, rows::NETCLASS)).every(10).blocking(),
+    preset("bonding", |sys, _| rows::find(sys, rows::BONDING)).every(10).blocking(),
+    preset("throttle", |sys, _| processor::throttle(sys)).every(10),
+    preset("cooling", |sys, _| processor::cooling(sys)).every(10).blocking(),
+    preset("md", |sys, _| rows::find(sys, rows::MD)).every(10),
+    preset("watchdog", |sys, _| rows::find(sys, rows::WATCHDOG)).every(60).blocking(),
+    preset("hwmon_limits", hwmon::limits).every(60).off().blocking(),
+];
+
+/// A file with a value, and its sensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberFile {
     pub path: PathBuf,
     pub sensor: SensorDef,
+    pub format: FileFormat,
     /// Whether the file may hold text, so that discovery must read it.
     pub may_be_text: bool,
 }
@@ -48,55 +90,7 @@ pub struct NumberFile {
 impl NumberFile {
     /// A file that holds a number whenever it exists.
     pub fn new(path: PathBuf, sensor: SensorDef) -> Self {
-        Self { path, sensor, may_be_text: false }
-    }
-}
-
-impl Preset {
-    /// All presets, in the order of lists.
-    pub const ALL: [Self; 8] = [
-        Self::Hwmon,
-        Self::Thermal,
-        Self::Cpufreq,
-        Self::Powercap,
-        Self::Infiniband,
-        Self::Omnipath,
-        Self::Edac,
-        Self::Nvme,
-    ];
-
-    /// The name of the preset in the configuration, and of its group.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hwmon => "hwmon",
-            Self::Thermal => "thermal",
-            Self::Cpufreq => "cpufreq",
-            Self::Powercap => "powercap",
-            Self::Infiniband => "infiniband",
-            Self::Omnipath => "omnipath",
-            Self::Edac => "edac",
-            Self::Nvme => "nvme",
-        }
-    }
-
-    /// Whether a read may block. Chips are behind slow buses or firmware, drives and adapters answer commands, and the frequency of a CPU comes from
-    /// that CPU. RAPL reads a register, and EDAC a variable.
-    pub const fn blocking(self) -> bool {
-        !matches!(self, Self::Powercap | Self::Edac)
-    }
-
-    /// The existing files. With `with_nvme` drives belong to [`Preset::Nvme`] and not to the chips.
-    pub fn find(self, sys: &Path, with_nvme: bool) -> Vec<NumberFile> {
-        match self {
-            Self::Hwmon => hwmon::chips(sys, with_nvme),
-            Self::Thermal => thermal(sys),
-            Self::Cpufreq => cpufreq(sys),
-            Self::Powercap => powercap(sys),
-            Self::Infiniband => fabric(sys, self, |device| !is_omnipath(device)),
-            Self::Omnipath => fabric(sys, self, is_omnipath),
-            Self::Edac => edac(sys),
-            Self::Nvme => hwmon::nvme(sys),
-        }
+        Self { path, sensor, format: FileFormat::Int, may_be_text: false }
     }
 }
 
@@ -167,7 +161,7 @@ fn is_omnipath(device: &str) -> bool {
     device.starts_with("hfi1")
 }
 
-fn fabric(sys: &Path, preset: Preset, is_of_preset: impl Fn(&str) -> bool) -> Vec<NumberFile> {
+fn fabric(sys: &Path, preset: &str, is_of_preset: impl Fn(&str) -> bool) -> Vec<NumberFile> {
     let places = [
         ("class/infiniband/*/ports/*/counters/*", "{0}/{1}/{2}"),
         ("class/infiniband/*/ports/*/hw_counters/*", "{0}/{1}/hw/{2}"),
@@ -186,8 +180,8 @@ fn fabric(sys: &Path, preset: Preset, is_of_preset: impl Fn(&str) -> bool) -> Ve
             });
             // A 4x InfiniBand link counts units of four bytes, one byte for each lane. The hfi1 driver gives its count of flits, which have
             // eight bytes (drivers/infiniband/hw/hfi1/mad.c, pma_get_ib_portcounters_ext).
-            let data_bytes = if preset == Preset::Omnipath { 8.0 } else { 4.0 };
-            let sensor = port_counter(format!("{}/{levels}", preset.name()), counter, data_bytes);
+            let data_bytes = if preset == "omnipath" { 8.0 } else { 4.0 };
+            let sensor = port_counter(format!("{preset}/{levels}"), counter, data_bytes);
             all.push(NumberFile { may_be_text: true, ..NumberFile::new(path, sensor) });
         }
     }
@@ -210,35 +204,4 @@ fn port_counter(name: String, counter: &str, data_bytes: f64) -> SensorDef {
         _ => ("1", 1.0, ""),
     };
     SensorDef::counter(name, unit, description).scaled(scale)
-}
-
-fn edac(sys: &Path) -> Vec<NumberFile> {
-    let places = [
-        ("mc*/ce_count", "mc{0}/ce_count", "Memory errors corrected."),
-        ("mc*/ue_count", "mc{0}/ue_count", "Memory errors that could not be corrected."),
-        ("mc*/ce_noinfo_count", "mc{0}/ce_noinfo_count", "Memory errors corrected, module unknown."),
-        ("mc*/ue_noinfo_count", "mc{0}/ue_noinfo_count", "Memory errors that could not be corrected, module unknown."),
-        ("mc*/dimm*/dimm_ce_count", "mc{0}/dimm{1}/ce_count", "Memory errors corrected in this module."),
-        (
-            "mc*/dimm*/dimm_ue_count",
-            "mc{0}/dimm{1}/ue_count",
-            "Memory errors that could not be corrected in this module.",
-        ),
-        ("mc*/rank*/dimm_ce_count", "mc{0}/rank{1}/ce_count", "Memory errors corrected in this rank."),
-        (
-            "mc*/rank*/dimm_ue_count",
-            "mc{0}/rank{1}/ue_count",
-            "Memory errors that could not be corrected in this rank.",
-        ),
-    ];
-    let mut all = Vec::new();
-    for (pattern, template, description) in places {
-        for PathMatch { path, captures } in glob::find(sys, &format!("devices/system/edac/mc/{pattern}")) {
-            let name = captures.iter().enumerate().fold(template.to_owned(), |name, (index, capture)| {
-                name.replace(&format!("{{{index}}}"), &sanitize_level(capture))
-            });
-            all.push(NumberFile::new(path, SensorDef::counter(format!("edac/{name}"), "1", description)));
-        }
-    }
-    all
 }
