@@ -32,6 +32,7 @@ mod net;
 mod permits;
 mod pki;
 pub mod prometheus;
+mod protobuf;
 mod reload;
 mod remote;
 mod serve;

@@ -91,7 +91,7 @@ pub use read_store::{
 };
 pub use retention::rules::RuleInForce;
 pub use sensors::info::{SensorId, SensorInfo};
-pub use sensors::reading::{READINGS_MAX, Reading, SchemalessSensor};
+pub use sensors::reading::{GAP, GAP_BITS, READINGS_MAX, Reading, SchemalessSensor};
 pub use settings::{Property, PropertyOrigins, PropertySetting, SETTINGS_MAX, SensorSetting, SetReport};
 pub use snapshot::Snapshot;
 pub use stats::{OpenReport, StoreStats};

@@ -23,12 +23,14 @@ mod maintenance_tasks;
 mod names;
 #[cfg(test)]
 mod openapi;
+mod otlp;
 mod params;
 mod permission;
 mod prometheus;
 mod properties;
 mod query;
 mod read;
+mod remote_write;
 mod routes;
 mod rules;
 mod serve;
@@ -39,6 +41,7 @@ mod visibility;
 mod watch;
 mod watch_computed;
 mod write;
+mod write_request;
 
 use std::sync::Arc;
 

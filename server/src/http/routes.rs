@@ -9,8 +9,8 @@ use wholegrain_api::paths;
 
 use super::Api;
 use super::{
-    admin, data, import, job_energy, job_statistics, jobs, losses, maintenance, names, prometheus, properties, query,
-    read, rules, status, virtuals, watch, write,
+    admin, data, import, job_energy, job_statistics, jobs, losses, maintenance, names, otlp, prometheus, properties,
+    query, read, remote_write, rules, status, virtuals, watch, write,
 };
 use crate::access::Permission;
 
@@ -80,6 +80,10 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/write", RoutePermissions::all(Write), post(write::influx)),
         (paths::WRITE_CLUSTERCOCKPIT, RoutePermissions::all(Write), post(write::clustercockpit)),
         ("/api/write/", RoutePermissions::all(Write), post(write::clustercockpit)),
+        (paths::WRITE_PROMETHEUS, RoutePermissions::all(Write), post(remote_write::write)),
+        ("/api/v1/write", RoutePermissions::all(Write), post(remote_write::write)),
+        (paths::WRITE_OTLP, RoutePermissions::all(Write), post(otlp::metrics)),
+        ("/v1/metrics", RoutePermissions::all(Write), post(otlp::metrics)),
         (
             paths::RETENTION,
             RoutePermissions::new(Status, Manage),

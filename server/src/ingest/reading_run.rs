@@ -11,7 +11,9 @@ use wholegrain_transport::mqtt::{ReasonCode, Text};
 
 use super::effect::IncomingPublish;
 use crate::interop::dcdb::SensorAnnouncement;
-use crate::interop::resolution::{NameRequest, ReadingRefusal, ResolvedSensor, SensorRequest, SensorResolution};
+use crate::interop::resolution::{
+    NameRequest, ReadingRefusal, ResolvedSensor, SensorProperties, SensorRequest, SensorResolution,
+};
 
 /// A run is closed at this number of readings.
 pub const RUN_READINGS_MAX: usize = 16_384;
@@ -100,7 +102,7 @@ impl ReadingRun {
         let wanted = |unnamed: &UnresolvedMessage| SensorRequest {
             topic: unnamed.topic.as_str().to_owned(),
             float: is_float(unnamed),
-            unit: String::new(),
+            properties: SensorProperties::default(),
         };
         (!self.unnamed.is_empty()).then(|| NameRequest::Sensors(self.unnamed.iter().map(wanted).collect()))
     }

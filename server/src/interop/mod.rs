@@ -1,18 +1,21 @@
 //! Data from and for programs other than Wholegrain agents.
 //!
 //! - Input: publishes on sensor paths (records of DCDB, numbers as text), names that DCDB pushers announce, line protocols of InfluxDB and
-//!   ClusterCockpit over HTTP, messages of other brokers.
+//!   ClusterCockpit, remote write of Prometheus and metrics of OpenTelemetry over HTTP, messages of other brokers.
 //! - Output: readings in the store, registered sensors, live readings as text for subscribers of `text/…`.
 //! - Never: an acknowledgement before the store confirms; a received name that adds a level to a path; work for text without subscribers.
 //!
-//! [`dcdb`], [`text`], [`influx_lines`] and [`names`] do no I/O. [`reading_run`] collects the readings of many messages, [`reading_publishes`]
+//! [`dcdb`], [`text`], [`influx_lines`], [`remote_write`], [`otlp`], [`metric_metadata`] and [`names`] do no I/O. [`reading_run`] collects the readings of many messages, [`reading_publishes`]
 //! resolves their sensors, `write.rs` answers HTTP, `remote/` is the client of other brokers, and `live_text.rs` publishes text.
 //! `docs/interoperability.md` is the user's guide.
 
 pub mod config;
 pub mod dcdb;
 pub mod influx_lines;
+pub mod metric_metadata;
 pub mod names;
+pub mod otlp;
+pub mod remote_write;
 pub mod resolution;
 pub mod text;
 mod topics;
@@ -21,15 +24,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use wholegrain_model::{Kind, SensorPath, ValueType};
-use wholegrain_store::{SchemalessSensor, Store, StoreError};
+use wholegrain_model::{SensorPath, ValueType};
+use wholegrain_store::{SchemalessSensor, SensorInfo, Store, StoreError};
 use wholegrain_transport::mqtt::{self, ReasonCode};
 
 use crate::admission::hourly_quotas::HourlyQuotas;
 use crate::metrics::Metrics;
 pub use config::InteropConfig;
 use dcdb::SensorAnnouncement;
-use resolution::{ReadingRefusal, ResolvedSensor, SensorRequest, SensorResolution};
+use metric_metadata::MetadataCache;
+use resolution::{ReadingRefusal, ResolvedSensor, SensorProperties, SensorRequest, SensorResolution};
 use topics::TopicNames;
 
 /// The state that all inputs share.
@@ -38,8 +42,18 @@ pub(crate) struct Interop {
     store: Store,
     pub metrics: Arc<Metrics>,
     names: TopicNames,
-    /// How many schemaless sensors each sender registered in the current hour.
+    /// How many schemaless sensors each sender registered or changed in the current hour.
     new_sensors: HourlyQuotas,
+    /// What senders of remote write said about their metrics.
+    pub metadata: MetadataCache,
+}
+
+/// A sensor before its registration.
+enum RequestedSensor {
+    Known(ResolvedSensor),
+    New(SchemalessSensor),
+    /// Known with other properties.
+    Changed(ResolvedSensor, SchemalessSensor),
 }
 
 pub(crate) fn now_ns() -> i64 {
@@ -55,7 +69,8 @@ impl Interop {
             tracing::info!("interop: {} topics have names that DCDB's pushers announced", names.len());
         }
         let new_sensors = HourlyQuotas::new(config.sensors_per_hour_max);
-        Ok(Self { config: config.clone(), store, metrics, names, new_sensors })
+        let metadata = MetadataCache::default();
+        Ok(Self { config: config.clone(), store, metrics, names, new_sensors, metadata })
     }
 
     /// Increases when a topic may map to another sensor.
@@ -94,8 +109,15 @@ impl Interop {
         let (mut first, mut repeated) = (HashMap::new(), Vec::new());
         for (at, one) in wanted.iter().enumerate() {
             named.push(match self.resolve_known(one, &may) {
-                Ok(Ok(known)) => Ok(known),
-                Ok(Err(sensor)) => {
+                Ok(RequestedSensor::Known(known)) => Ok(known),
+                Ok(RequestedSensor::Changed(known, sensor)) => {
+                    // Beyond the quota its readings are stored all the same, with the properties that it has.
+                    if first.insert(sensor.path.as_str().to_owned(), at).is_none() {
+                        new.push((at, sensor));
+                    }
+                    Ok(known)
+                }
+                Ok(RequestedSensor::New(sensor)) => {
                     match first.get(sensor.path.as_str()) {
                         Some(before) => repeated.push((at, *before)),
                         None => {
@@ -118,7 +140,9 @@ impl Interop {
             taken += u64::from(fits);
             if !fits {
                 self.metrics.sensors_over_allowance.inc();
-                named[*at] = Err(self.over_allowance(source, &sensor.path));
+                if named[*at].is_err() {
+                    named[*at] = Err(self.over_allowance(source, &sensor.path));
+                }
             }
             fits
         });
@@ -134,12 +158,12 @@ impl Interop {
         Ok(named)
     }
 
-    /// Returns the sensor if it is known, else how to register it.
+    /// Returns the sensor if it is known, and how to register it if it is new or its properties change.
     fn resolve_known(
         &self,
         wanted: &SensorRequest,
         may: &impl Fn(&str) -> Result<(), String>,
-    ) -> Result<Result<ResolvedSensor, SchemalessSensor>, ReadingRefusal> {
+    ) -> Result<RequestedSensor, ReadingRefusal> {
         let denied = |why| (ReasonCode::NOT_AUTHORIZED, why);
         may(&wanted.topic).map_err(denied)?;
         let announced = self.names.get(&wanted.topic);
@@ -151,15 +175,31 @@ impl Interop {
         if path.as_str() != wanted.topic {
             may(path.as_str()).map_err(denied)?;
         }
-        if let Some(known) = self.find(path.as_str()) {
-            return Ok(Ok(known));
+        let properties = &wanted.properties;
+        let id = self.store.sensor_id(path.as_str());
+        if let Some(info) = id.and_then(|id| self.store.sensor(id)) {
+            let known = ResolvedSensor { id: info.id, float: info.value_type == ValueType::Float };
+            let SensorInfo { unit, kind, value_type, scale, description, .. } = info;
+            let is_same = (&unit, kind, &description) == (&properties.unit, properties.kind, &properties.description);
+            if !properties.is_declared || announced.is_some() || is_same {
+                return Ok(RequestedSensor::Known(known));
+            }
+            let SensorProperties { unit, kind, description, .. } = properties.clone();
+            let sensor = SchemalessSensor { path, unit, kind, value_type, scale, description };
+            let is_registered = self.store.is_registered(&sensor);
+            return Ok(if is_registered {
+                RequestedSensor::Known(known)
+            } else {
+                RequestedSensor::Changed(known, sensor)
+            });
         }
         let value_type = if wanted.float { ValueType::Float } else { ValueType::Int };
         let (unit, scale, kind) = match announced {
             Some(announced) => (announced.unit, announced.scale, announced.kind),
-            None => (wanted.unit.clone(), 1.0, Kind::Gauge),
+            None => (properties.unit.clone(), 1.0, properties.kind),
         };
-        Ok(Err(SchemalessSensor { path, unit, kind, value_type, scale, description: String::new() }))
+        let description = properties.description.clone();
+        Ok(RequestedSensor::New(SchemalessSensor { path, unit, kind, value_type, scale, description }))
     }
 
     fn over_allowance(&self, source: &str, path: &SensorPath) -> ReadingRefusal {

@@ -6,13 +6,12 @@
 //! Names are untrusted: a placeholder expands to text within one level and never adds a level. Characters that a level cannot contain are written as
 //! `%` and two hexadecimal digits for each byte (`/home` is `%2Fhome`, `a%b` is `a%25b`), so that two names never map to one path.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use wholegrain_model::SensorPath;
 use wholegrain_model::name::{RESERVED, check_relative};
 use wholegrain_model::pattern::glob;
-
-use super::influx_lines::InfluxLine;
 
 pub const TEMPLATES_MAX: usize = 256;
 
@@ -22,6 +21,31 @@ pub enum LineProtocol {
     /// The names of InfluxDB, as Telegraf writes them.
     Influx,
     Clustercockpit,
+    /// Remote write: the measurement is the metric's name, the tags are its labels.
+    Prometheus,
+    /// Metrics of OpenTelemetry: tags in `{tags}` are the attributes of a data point; others are those of its resource.
+    Otlp,
+}
+
+/// A tag of a series: key and value.
+pub type Tag<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// The names of one series in its protocol.
+#[derive(Debug, Clone, Copy)]
+pub struct SeriesNames<'a> {
+    pub measurement: &'a str,
+    /// Each key at most once.
+    pub tags: &'a [Tag<'a>],
+    /// Tags of the whole request or resource: only placeholders that name them use them.
+    pub shared: &'a [Tag<'a>],
+    /// Empty if the series has none; then a level that is only `{field}` is left out.
+    pub field: &'a str,
+}
+
+impl SeriesNames<'_> {
+    fn tag(&self, wanted: &str) -> Option<&str> {
+        self.tags.iter().chain(self.shared).find(|(key, _)| key == wanted).map(|(_, value)| &**value)
+    }
 }
 
 /// A template for the paths of selected measurements.
@@ -67,6 +91,13 @@ const DEFAULTS: &[(LineProtocol, &str)] = &[
     (LineProtocol::Influx, "/{tag.hostname}/{measurement}/{tags}/{field}"),
     (LineProtocol::Clustercockpit, "/{tag.cluster}/{tag.hostname}/{type}/{stype}/{measurement}"),
     (LineProtocol::Clustercockpit, "/{tag.cluster}/{tag.host}/{type}/{stype}/{measurement}"),
+    (LineProtocol::Prometheus, "/{tag.job}/{tag.instance}/{measurement}/{tags}"),
+    (LineProtocol::Prometheus, "/{tag.instance}/{measurement}/{tags}"),
+    (LineProtocol::Prometheus, "/prometheus/{measurement}/{tags}"),
+    (LineProtocol::Otlp, "/{tag.host.name}/{tag.service.name}/{tag.service.instance.id}/{measurement}/{tags}/{field}"),
+    (LineProtocol::Otlp, "/{tag.host.name}/{tag.service.name}/{measurement}/{tags}/{field}"),
+    (LineProtocol::Otlp, "/{tag.service.name}/{tag.service.instance.id}/{measurement}/{tags}/{field}"),
+    (LineProtocol::Otlp, "/{tag.service.name}/{measurement}/{tags}/{field}"),
 ];
 
 /// Builds the default templates.
@@ -103,6 +134,10 @@ impl NameTemplate {
         self.protocol.is_none_or(|wanted| wanted == protocol) && glob(&self.measurement, measurement)
     }
 
+    fn uses_field(&self) -> bool {
+        self.levels.iter().flatten().any(|part| *part == TemplatePart::Field)
+    }
+
     fn names(&self, key: &str) -> bool {
         self.levels.iter().flatten().any(|part| match part {
             TemplatePart::Tag(tag) => tag == key,
@@ -111,35 +146,24 @@ impl NameTemplate {
         })
     }
 
-    /// Builds the path of one field; the error is the key of a missing tag.
-    fn path<'a>(&'a self, line: &InfluxLine<'_>, extra: &'a RequestTags, field: &str) -> Result<String, &'a str> {
+    /// Builds the path of one series; the error is the key of a missing tag.
+    fn path<'a>(&'a self, names: &SeriesNames<'_>) -> Result<String, &'a str> {
         let mut path = String::with_capacity(64);
         for level in &self.levels {
-            let tag = |key: &str| line.tag(key).or_else(|| extra.tag(key));
             match level.first() {
                 Some(TemplatePart::Tags) => {
-                    let mut rest: Vec<_> = line.tags.iter().filter(|(key, _)| !self.names(key)).collect();
-                    rest.sort();
-                    for (key, value) in rest {
-                        path.push('/');
-                        // A key that contains `=` must not read as another key and its value.
-                        let from = path.len();
-                        escape(key, &mut path);
-                        let key = path.split_off(from).replace('=', "%3D");
-                        path.push_str(&key);
-                        path.push('=');
-                        escape(value, &mut path);
-                    }
+                    self.other_tags(names, &mut path);
                     continue;
                 }
                 Some(TemplatePart::Type(name, id)) => {
-                    let kind = tag(name).filter(|kind| !(*name == "type" && *kind == "node"));
-                    for text in kind.into_iter().chain(kind.and(tag(id))) {
+                    let kind = names.tag(name).filter(|kind| !(*name == "type" && *kind == "node"));
+                    for text in kind.into_iter().chain(kind.and(names.tag(id))) {
                         path.push('/');
                         whole_level(text, &mut path);
                     }
                     continue;
                 }
+                Some(TemplatePart::Field) if level.len() == 1 && names.field.is_empty() => continue,
                 _ => {}
             }
             path.push('/');
@@ -147,9 +171,9 @@ impl NameTemplate {
             for part in level {
                 match part {
                     TemplatePart::Literal(text) => path.push_str(text),
-                    TemplatePart::Tag(key) => escape(tag(key).ok_or(key.as_str())?, &mut path),
-                    TemplatePart::Measurement => escape(&line.measurement, &mut path),
-                    TemplatePart::Field => escape(field, &mut path),
+                    TemplatePart::Tag(key) => escape(names.tag(key).ok_or(key.as_str())?, &mut path),
+                    TemplatePart::Measurement => escape(names.measurement, &mut path),
+                    TemplatePart::Field => escape(names.field, &mut path),
                     TemplatePart::Tags | TemplatePart::Type(..) => {}
                 }
             }
@@ -157,40 +181,48 @@ impl NameTemplate {
         }
         Ok(path)
     }
-}
 
-/// Tags that a request sets for all of its lines.
-#[derive(Debug, Clone, Default)]
-pub struct RequestTags {
-    /// The parameter `cluster` of ClusterCockpit.
-    pub cluster: Option<String>,
-}
-
-impl RequestTags {
-    fn tag(&self, key: &str) -> Option<&str> {
-        (key == "cluster").then_some(self.cluster.as_deref()).flatten()
+    /// Appends a level for each tag that the template does not name.
+    fn other_tags(&self, names: &SeriesNames<'_>, path: &mut String) {
+        let mut rest: Vec<_> = names.tags.iter().filter(|(key, _)| !self.names(key)).collect();
+        rest.sort();
+        for (key, value) in rest {
+            path.push('/');
+            // A key that contains `=` must not read as another key and its value.
+            let from = path.len();
+            escape(key, path);
+            let key = path.split_off(from).replace('=', "%3D");
+            path.push_str(&key);
+            path.push('=');
+            escape(value, path);
+        }
     }
 }
 
-/// Builds the path of one field of a line with the first template that matches and has its tags.
+/// Builds the path of one series with the first template that matches and whose tags it has.
 pub fn path(
     templates: &[NameTemplate],
     protocol: LineProtocol,
-    line: &InfluxLine<'_>,
-    extra: &RequestTags,
-    field: &str,
+    names: &SeriesNames<'_>,
 ) -> Result<SensorPath, NamingError> {
     let mut missing = None;
-    for template in templates.iter().filter(|template| template.fits(protocol, &line.measurement)) {
-        match template.path(line, extra, field) {
-            Ok(path) => return Ok(SensorPath::new(path)?),
+    for template in templates.iter().filter(|template| template.fits(protocol, names.measurement)) {
+        match template.path(names) {
+            Ok(mut path) => {
+                // The values of a histogram must not become one sensor.
+                if protocol == LineProtocol::Otlp && !names.field.is_empty() && !template.uses_field() {
+                    path.push('/');
+                    whole_level(names.field, &mut path);
+                }
+                return Ok(SensorPath::new(path)?);
+            }
             // Reports the tag of the first template, which the sender most likely meant to send.
             Err(tag) => missing = missing.or_else(|| Some((tag.to_owned(), template.to_string()))),
         }
     }
     Err(match missing {
         Some((tag, template)) => NamingError::NoTag { tag, template },
-        None => NamingError::NoTemplate(line.measurement.chars().take(64).collect()),
+        None => NamingError::NoTemplate(names.measurement.chars().take(64).collect()),
     })
 }
 
@@ -288,8 +320,9 @@ mod tests {
 
     fn name(templates: &[NameTemplate], protocol: LineProtocol, text: &str) -> Result<String, NamingError> {
         let line = InfluxLines::new(text).next().unwrap().1.unwrap();
-        let extra = RequestTags::default();
-        path(templates, protocol, &line, &extra, &line.fields[0].0).map(|path| path.as_str().to_owned())
+        let names =
+            SeriesNames { measurement: &line.measurement, tags: &line.tags, shared: &[], field: &line.fields[0].0 };
+        path(templates, protocol, &names).map(|path| path.as_str().to_owned())
     }
 
     #[test]
@@ -330,6 +363,30 @@ mod tests {
     }
 
     #[test]
+    fn defaults_fit_prometheus_and_opentelemetry() {
+        let tag = |key: &'static str, value: &'static str| (Cow::from(key), Cow::from(value));
+        let named = |protocol, tags: &[Tag<'_>], shared: &[Tag<'_>], field| {
+            let names = SeriesNames { measurement: "m", tags, shared, field };
+            path(&defaults(), protocol, &names).map(|path| path.as_str().to_owned())
+        };
+        let labels = [tag("instance", "n1:9100"), tag("job", "node"), tag("mode", "idle")];
+        let prometheus = |labels| named(LineProtocol::Prometheus, labels, &[], "").unwrap();
+        assert_eq!(prometheus(&labels), "/node/n1:9100/m/mode=idle");
+        assert_eq!(prometheus(&labels[..1]), "/n1:9100/m");
+        assert_eq!(prometheus(&labels[2..]), "/prometheus/m/mode=idle");
+        let resource = [tag("host.name", "n1"), tag("service.name", "s"), tag("service.instance.id", "7")];
+        let otlp = |shared, field| named(LineProtocol::Otlp, &labels[2..], shared, field);
+        assert_eq!(otlp(&resource, "").unwrap(), "/n1/s/7/m/mode=idle");
+        assert_eq!(otlp(&resource[..2], "count").unwrap(), "/n1/s/m/mode=idle/count");
+        assert_eq!(otlp(&resource[1..], "").unwrap(), "/s/7/m/mode=idle");
+        assert_eq!(otlp(&resource[1..2], "").unwrap(), "/s/m/mode=idle");
+        let own = [NameTemplate::new("*", "/{measurement}").unwrap()];
+        let names = SeriesNames { measurement: "m", tags: &[], shared: &[], field: "count" };
+        assert_eq!(path(&own, LineProtocol::Otlp, &names).unwrap().as_str(), "/m/count", "no two values merge");
+        assert!(otlp(&resource[..1], "").unwrap_err().to_string().contains("\"service.name\" is missing"));
+    }
+
+    #[test]
     fn own_templates() {
         let one = [
             NameTemplate::new("cpu*", "/dc/{tag.rack}-{tag.host}/{measurement}.{field}").unwrap(),
@@ -360,9 +417,9 @@ mod tests {
     fn names_stay_within_their_level_and_distinct() {
         let template = [NameTemplate::new("*", "/{tag.host}/{measurement}/{field}").unwrap()];
         let named = |host: &str| {
-            let tags = vec![("host".into(), host.to_owned().into())];
-            let line = InfluxLine { measurement: "m".into(), tags, fields: Vec::new(), timestamp: None };
-            path(&template, LineProtocol::Influx, &line, &RequestTags::default(), "f")
+            let tags = [("host".into(), host.into())];
+            let names = SeriesNames { measurement: "m", tags: &tags, shared: &[], field: "f" };
+            path(&template, LineProtocol::Influx, &names)
         };
         for (host, expected) in [
             ("..", "/%2E%2E/m/f"),

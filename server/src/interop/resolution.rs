@@ -1,6 +1,7 @@
 //! Sensors of readings without a schema: requests for their ids, and the results.
 
-use wholegrain_model::Value;
+use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX};
+use wholegrain_model::{Kind, Value};
 use wholegrain_store::SensorId;
 use wholegrain_transport::mqtt::ReasonCode;
 
@@ -16,8 +17,44 @@ pub struct SensorRequest {
     pub topic: String,
     /// Whether the first value is a float.
     pub float: bool,
+    pub properties: SensorProperties,
+}
+
+/// The sender's statements about a sensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SensorProperties {
     /// Empty if the sender gave none.
     pub unit: String,
+    pub kind: Kind,
+    pub description: String,
+    /// Whether a known sensor adopts them. If not, they are a guess for a new sensor.
+    pub is_declared: bool,
+}
+
+impl Default for SensorProperties {
+    fn default() -> Self {
+        Self { unit: String::new(), kind: Kind::Gauge, description: String::new(), is_declared: false }
+    }
+}
+
+impl SensorProperties {
+    /// Drops a unit that the store refuses, and cuts the description to its bound.
+    pub fn bounded(mut self) -> Self {
+        if self.unit.len() > UNIT_BYTES_MAX || self.unit.contains(char::is_control) {
+            self.unit.clear();
+        }
+        self.description = cut(&self.description, DESCRIPTION_BYTES_MAX);
+        self
+    }
+}
+
+/// The beginning of a text, at most `bytes_max` bytes.
+pub fn cut(text: &str, bytes_max: usize) -> String {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
 }
 
 /// Why readings of a sensor are refused.

@@ -1,5 +1,6 @@
-//! The messages of remote read (Prometheus: `prompb/remote.proto`, `prompb/types.proto`) in protobuf encoding, limited to the fields used here. A
-//! field is a varint of number and wire type, then a varint (0), eight bytes (1), a length and that many bytes (2), or four bytes (5).
+//! The messages of remote read (Prometheus: `prompb/remote.proto`, `prompb/types.proto`) in protobuf encoding, limited to the fields used here.
+
+use crate::protobuf::{WireError, WireFields, WireValue, varint};
 
 pub const QUERIES_MAX: usize = 16;
 pub const MATCHERS_MAX: usize = 64;
@@ -67,9 +68,6 @@ pub struct ReadRequest {
     /// The accepted encodings among those supported, in the client's order of preference.
     pub accepted: Vec<ReadEncoding>,
 }
-
-/// Why a message is invalid.
-pub type WireError = &'static str;
 
 impl ReadRequest {
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
@@ -162,69 +160,6 @@ fn hints(bytes: &[u8]) -> Result<ReadHints, WireError> {
         }
     }
     Ok(hints)
-}
-
-enum WireValue<'a> {
-    Int(u64),
-    Bytes(&'a [u8]),
-    /// Four or eight bytes; no field used here has this type.
-    Fixed,
-}
-
-/// Iterates over the fields of a message.
-struct WireFields<'a>(&'a [u8]);
-
-const CUT: WireError = "it is truncated";
-
-fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(CUT)?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Ok(value);
-        }
-    }
-    Err("a number has over ten bytes")
-}
-
-impl<'a> WireFields<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(CUT)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn field(&mut self) -> Result<(u64, WireValue<'a>), WireError> {
-        let key = varint(&mut self.0)?;
-        let value = match key & 7 {
-            0 => WireValue::Int(varint(&mut self.0)?),
-            1 => self.take(8).map(|_| WireValue::Fixed)?,
-            2 => {
-                let length = varint(&mut self.0)?;
-                WireValue::Bytes(self.take(usize::try_from(length).map_err(|_| CUT)?)?)
-            }
-            5 => self.take(4).map(|_| WireValue::Fixed)?,
-            _ => return Err("it is not protobuf"),
-        };
-        Ok((key >> 3, value))
-    }
-}
-
-impl<'a> Iterator for WireFields<'a> {
-    type Item = Result<(u64, WireValue<'a>), WireError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_err() {
-            self.0 = &[];
-        }
-        Some(field)
-    }
 }
 
 pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {

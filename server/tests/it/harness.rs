@@ -224,6 +224,23 @@ impl TestServer {
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
 
+    /// POST of bytes with more headers: the status, the answer's headers and its body.
+    pub fn post_bytes(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        token: &str,
+    ) -> (u16, ureq::http::HeaderMap, Vec<u8>) {
+        let mut request = self.http.post(self.url(path)).header("authorization", format!("Bearer {token}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut response = request.send(body).unwrap();
+        let body = response.body_mut().read_to_vec().unwrap();
+        (response.status().as_u16(), response.headers().clone(), body)
+    }
+
     /// The newest value of each sensor that a pattern chooses, as `path=value`, and its time.
     pub fn newest(&self, pattern: &str) -> Vec<(String, String)> {
         let answer = self.get(&format!("/api/v1/newest?pattern={}", pattern.replace('%', "%25")));

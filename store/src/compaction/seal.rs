@@ -15,7 +15,7 @@ use crate::chunk::empty;
 use crate::computed::ResultFiles;
 use crate::config::StoreConfig;
 use crate::files::FileSet;
-use crate::head::columns::{chunks, join, present, rows_of};
+use crate::head::columns::{chunks, join, rows_of, schemaless_row};
 use crate::head::live::{LiveBatch, LiveSegment};
 use crate::head::log::ClosedLog;
 use crate::ranges::RangeSet;
@@ -187,7 +187,7 @@ impl Sealer {
         for same in sensors.chunk_by(|a, b| a.0 == b.0) {
             match same {
                 [(path, SCHEMALESS, slot)] => {
-                    for chunk in chunks(readings.readings(*slot).map(present).collect()) {
+                    for chunk in chunks(readings.readings(*slot).map(schemaless_row).collect()) {
                         drafts.push(path, &chunk.times, &chunk.column)?;
                     }
                 }
@@ -195,7 +195,7 @@ impl Sealer {
                     let mut rows = rows_of(in_order(groups, &same[..same.len() - 1]), |batch, error| {
                         undecodable(&self.counters, batch, error);
                     });
-                    rows.extend(readings.readings(*slot).map(present));
+                    rows.extend(readings.readings(*slot).map(schemaless_row));
                     for chunk in chunks(rows) {
                         drafts.push(path, &chunk.times, &chunk.column)?;
                     }

@@ -6,6 +6,7 @@ use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
 
 use super::Store;
 use crate::error::StoreError;
+use crate::sensors::SchemalessProperties;
 use crate::sensors::info::{SensorId, SensorInfo};
 use crate::sensors::reading::SchemalessSensor;
 
@@ -26,6 +27,13 @@ impl Store {
     /// sender.
     pub fn register_sensors(&self, source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError> {
         self.engine().registration.register_sensors(source, sensors)
+    }
+
+    /// Whether [`Store::register_sensors`] would change nothing for this sensor.
+    pub fn is_registered(&self, sensor: &SchemalessSensor) -> bool {
+        let sensors = self.engine().sensors.read();
+        let interval_ns = sensors.id(sensor.path.as_str()).map_or(0, |id| sensors.learned_interval(id));
+        sensors.is_registered(sensor, &SchemalessProperties::of(sensor, interval_ns).encode())
     }
 
     /// The schema of this hash, if it is known.

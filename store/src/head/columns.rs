@@ -9,6 +9,7 @@ use crate::Chunk;
 use crate::chunk::{append, empty};
 use crate::head::live::LiveBatch;
 use crate::scan::TimeOrder;
+use crate::sensors::reading::GAP_BITS;
 
 /// Decodes one sensor's column of each batch into readings, in the order of the batches.
 pub(crate) fn rows_of<'a>(
@@ -97,8 +98,11 @@ pub(crate) fn chunks(mut readings: Vec<(i64, Option<Value>, ValueType)>) -> Vec<
     found
 }
 
-/// A reading with a value, as [`chunks`] takes it.
-pub(crate) fn present((time, value): (i64, Value)) -> (i64, Option<Value>, ValueType) {
-    let value_type = if matches!(value, Value::Float(_)) { ValueType::Float } else { ValueType::Int };
-    (time, Some(value), value_type)
+/// A reading of a schemaless sensor, as [`chunks`] takes it.
+pub(crate) fn schemaless_row((time, value): (i64, Value)) -> (i64, Option<Value>, ValueType) {
+    match value {
+        Value::Int(_) => (time, Some(value), ValueType::Int),
+        Value::Float(float) if float.to_bits() == GAP_BITS => (time, None, ValueType::Float),
+        Value::Float(_) => (time, Some(value), ValueType::Float),
+    }
 }

@@ -204,8 +204,7 @@ impl SortedLog<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::head::columns::chunks;
-    use crate::head::columns::present;
+    use crate::head::columns::{chunks, schemaless_row};
 
     fn reading(sensor: u32, time: i64) -> Reading {
         let value = if time % 2 == 0 { Value::Int(time) } else { Value::Float(time as f64) };
@@ -247,8 +246,8 @@ mod tests {
 
     #[test]
     fn of_equal_times_the_later_arrival_counts_whatever_its_type() {
-        let int = |time, value| present((time, Value::Int(value)));
-        let float = |time, value| present((time, Value::Float(value)));
+        let int = |time, value| schemaless_row((time, Value::Int(value)));
+        let float = |time, value| schemaless_row((time, Value::Float(value)));
         let found =
             chunks(vec![int(3, 1), float(3, 2.0), int(1, 3), float(2, 4.0), int(2, 5), (4, None, ValueType::Float)]);
         let rows: Vec<(i64, Option<Value>)> = (found.iter())
@@ -256,6 +255,8 @@ mod tests {
             .collect();
         let expected = [(1, Some(Value::Int(3))), (2, Some(Value::Int(5))), (3, Some(Value::Float(2.0))), (4, None)];
         assert_eq!(rows, expected);
+        let gap = chunks(vec![schemaless_row((5, crate::GAP)), float(6, f64::NAN)]).remove(0);
+        assert!(gap.column.get(0).is_none() && gap.column.get(1).is_some(), "another NaN is a value");
         assert!(chunks(Vec::new()).is_empty());
     }
 }

@@ -47,9 +47,15 @@ pub struct Reading {
     pub sensor: SensorId,
     /// ns since the Unix epoch.
     pub time: i64,
-    /// Raw: times the sensor's scale it is the quantity.
+    /// Raw: times the sensor's scale it is the quantity. A float with the bits [`GAP_BITS`] is a gap.
     pub value: Value,
 }
+
+/// The bits of the float that stands for a gap in [`Reading::value`]: the stale marker of Prometheus, a NaN that no computation has as its result.
+pub const GAP_BITS: u64 = 0x7ff0_0000_0000_0002;
+
+/// The value of a reading that is a gap.
+pub const GAP: Value = Value::Float(f64::from_bits(GAP_BITS));
 
 /// Checks the length of a sender's name.
 pub(crate) fn check_source(source: &str) -> Result<(), StoreError> {

@@ -23,7 +23,7 @@ use crate::computed::key::SnapshotVersion;
 use crate::config::StoreConfig;
 use crate::files::FileSet;
 use crate::files::view::StoreView;
-use crate::head::columns::{chunks, join, present, rows_of};
+use crate::head::columns::{chunks, join, rows_of, schemaless_row};
 use crate::head::live::{LiveBatch, LiveSegment};
 use crate::losses::Losses;
 use crate::read_store::ChunkIter;
@@ -367,7 +367,7 @@ impl Snapshot {
             let mut rows = rows_of(batches.iter().map(|(batch, column)| (batch, *column)), &mut fault);
             rows.retain(|row| (from..to).contains(&row.0));
             let readings = segment.readings(id, watermark).map(|chain| chain.readings(from, to)).unwrap_or_default();
-            rows.extend(readings.into_iter().map(present));
+            rows.extend(readings.into_iter().map(schemaless_row));
             // After all blocks, and in the order in which they will become blocks.
             let rank = u64::MAX / 2 + segment.number;
             ranked.extend(chunks(rows).into_iter().map(|chunk| (rank, chunk)));

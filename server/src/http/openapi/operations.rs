@@ -357,6 +357,30 @@ fn writes(_: &mut SchemaGenerator) -> Vec<Operation> {
         let write = operation("post", path, id, "Write metric messages of ClusterCockpit");
         operations.push(write.parameters([precision(), cluster]).body_of(body()).response("200", durable()));
     }
+    for (path, id) in [(paths::WRITE_PROMETHEUS, "writePrometheus"), ("/api/v1/write", "writePrometheusShort")] {
+        let message = json!({ "schema": { "type": "string", "contentEncoding": "binary" } });
+        let body = json!({
+            "required": true,
+            "description": "prometheus.WriteRequest, or io.prometheus.write.v2.Request if the media type has it as `proto`, compressed with snappy",
+            "content": { "application/x-protobuf": message },
+        });
+        let write = operation("post", path, id, "Write samples with remote write of Prometheus, version 1.0 or 2.0");
+        operations.push(write.body_of(body).response("204", durable()));
+    }
+    for (path, id) in [(paths::WRITE_OTLP, "writeOtlp"), ("/v1/metrics", "writeOtlpExporter")] {
+        let message = || json!({ "schema": { "type": "string", "contentEncoding": "binary" } });
+        let body = json!({
+            "required": true,
+            "description": "ExportMetricsServiceRequest of OTLP, compressed with gzip or not",
+            "content": { "application/x-protobuf": message() },
+        });
+        let response = json!({
+            "description": "All readings are durable, without the data points that partial_success counts",
+            "content": { "application/x-protobuf": message() },
+        });
+        let write = operation("post", path, id, "Write metrics of OpenTelemetry");
+        operations.push(write.body_of(body).response("200", response));
+    }
     operations
 }
 
