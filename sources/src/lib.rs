@@ -29,6 +29,7 @@ mod trusted;
 
 pub mod cgroup;
 pub mod descriptors;
+pub mod exec;
 pub mod exposition;
 pub mod filesystems;
 pub mod job;
@@ -57,7 +58,8 @@ pub static SOURCES: &[SourceType] = &[
     perf::SOURCE,
     filesystems::SOURCE,
     nfs::SOURCE,
-    textfile::SOURCE,
     lustre::SOURCE,
+    textfile::SOURCE,
+    exec::SOURCE,
     tester::SOURCE,
 ];

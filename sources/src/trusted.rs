@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The most symbolic links on the way to a folder.
@@ -116,6 +117,27 @@ impl TrustedFolder {
         }
         Ok((File::from(fd), stat))
     }
+}
+
+/// The path of a program that only trusted owners can change, with its folders. Links of root to it are resolved.
+pub fn program(path: &Path, owners: TrustedOwners) -> Result<PathBuf, TrustError> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { break };
+        match TrustedFolder::open(parent, owners)?.file(name, u64::MAX) {
+            Ok(_) => return Ok(path),
+            Err(TrustError::Os { error, .. }) if error.raw_os_error() == Some(libc::ELOOP) => {
+                let owner = std::fs::symlink_metadata(&path).map_err(|error| os(&path, error))?.uid();
+                if !is_own(owner) {
+                    return Err(TrustError::Link { path: path.display().to_string(), uid: owner });
+                }
+                // An absolute target replaces the path.
+                path = parent.join(std::fs::read_link(&path).map_err(|error| os(&path, error))?);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(os(&path, io::Error::from_raw_os_error(libc::ELOOP)))
 }
 
 /// Opens each folder from the root on. Gives the last one and its owner.

@@ -84,7 +84,7 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
             &["exposition", "file", "glob", "job", "parse", "source_type", "trusted"],
             &["line_table", "pressure", "states", "text_file"],
             &["line_file"],
-            &["cgroup", "inventory", "perf", "processes", "procfs", "sysfs", "tasks", "tester", "textfile", "timex"],
+            &["cgroup", "exec", "inventory", "perf", "processes", "procfs", "sysfs", "tasks", "tester", "textfile", "timex"],
         ],
     ),
     ("sources/abi", &[&["abi", "checks"], &["export", "host"]]),

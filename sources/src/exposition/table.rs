@@ -200,6 +200,8 @@ pub struct SeriesTable {
     by_identity: HashMap<Box<[u8]>, u32>,
     /// Series beyond the bound are expected and no reason to learn again.
     is_full: bool,
+    /// Of several lines of a series the last one counts.
+    takes_newest: bool,
     generation: u32,
     identity: Vec<u8>,
 }
@@ -250,6 +252,7 @@ impl SeriesTable {
             by_key: HashMap::with_capacity(order.len()),
             by_identity: HashMap::with_capacity(slots.len()),
             is_full,
+            takes_newest: false,
             generation: 0,
             identity: Vec::new(),
         };
@@ -276,6 +279,11 @@ impl SeriesTable {
             self.by_key.insert(key.into(), index);
         }
         self.by_identity.insert(identity.into(), index);
+    }
+
+    /// Of several lines of a series in a text the last one counts, as in the output of a program that goes on. Without this they are a gap.
+    pub fn takes_newest(self) -> Self {
+        Self { takes_newest: true, ..self }
     }
 
     /// Whether a text is whole: it ends with a newline, and OpenMetrics with `# EOF`.
@@ -370,7 +378,9 @@ impl SeriesTable {
     ) {
         let entry = &mut self.entries[index];
         let Some(slot) = entry.slot.map(|slot| slot as usize) else { return };
-        if entry.seen == self.generation {
+        if entry.seen == self.generation && self.takes_newest {
+            row.set_gap(slot);
+        } else if entry.seen == self.generation {
             result.duplicates += 1;
             result.first_duplicate.get_or_insert(number);
             row.set_gap(slot);
