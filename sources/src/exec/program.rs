@@ -171,10 +171,12 @@ impl Program {
         Self { settings, source, runs: Mutex::default(), learned: Mutex::new(learned) }
     }
 
+    /// The name in the configuration.
     pub fn name(&self) -> &str {
         &self.settings.name
     }
 
+    /// When the program is run.
     pub fn timing(&self) -> Timing {
         self.settings.options.timing(&self.source)
     }
@@ -275,6 +277,7 @@ pub(super) struct ExecReader {
 }
 
 impl ExecReader {
+    /// A reader of the program at `index` with the table of its sensors.
     pub fn new(programs: Arc<[Program]>, index: usize, table: SeriesTable) -> Self {
         let is_stream = programs[index].settings.mode == RunMode::Stream;
         Self { programs, index, table: if is_stream { table.takes_newest() } else { table } }

@@ -8,13 +8,13 @@ use super::series::Series;
 /// template does not name, in the order of the labels' names, and `{pairs}` the same as `label=value`. A level without text is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathTemplate {
-    levels: Vec<Vec<Part>>,
+    levels: Vec<Vec<TemplatePart>>,
     /// Labels that the template names.
     named: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Name,
     Label(String),
@@ -25,7 +25,7 @@ enum Part {
 impl Default for PathTemplate {
     /// The name, then the labels: `{name}/{labels}`.
     fn default() -> Self {
-        Self { levels: vec![vec![Part::Name], vec![Part::Labels]], named: Vec::new() }
+        Self { levels: vec![vec![TemplatePart::Name], vec![TemplatePart::Labels]], named: Vec::new() }
     }
 }
 
@@ -38,21 +38,21 @@ impl PathTemplate {
             let mut rest = level;
             while let Some(open) = rest.find('{') {
                 if open > 0 {
-                    parts.push(Part::Text(rest[..open].to_owned()));
+                    parts.push(TemplatePart::Text(rest[..open].to_owned()));
                 }
                 let close = rest[open..].find('}').ok_or_else(|| format!("`{{` without `}}` in {level:?}"))? + open;
                 parts.push(template.placeholder(&rest[open + 1..close])?);
                 rest = &rest[close + 1..];
             }
             if !rest.is_empty() {
-                parts.push(Part::Text(rest.to_owned()));
+                parts.push(TemplatePart::Text(rest.to_owned()));
             }
-            if parts.len() > 1 && parts.iter().any(|part| matches!(part, Part::Labels | Part::Pairs)) {
+            if parts.len() > 1 && parts.iter().any(|part| matches!(part, TemplatePart::Labels | TemplatePart::Pairs)) {
                 return Err(format!("{{labels}} and {{pairs}} make levels of their own; {level:?} has more text"));
             }
             template.levels.push(parts);
         }
-        let has_name = template.levels.iter().flatten().any(|part| !matches!(part, Part::Text(_)));
+        let has_name = template.levels.iter().flatten().any(|part| !matches!(part, TemplatePart::Text(_)));
         if has_name {
             Ok(template)
         } else {
@@ -60,15 +60,15 @@ impl PathTemplate {
         }
     }
 
-    fn placeholder(&mut self, text: &str) -> Result<Part, String> {
+    fn placeholder(&mut self, text: &str) -> Result<TemplatePart, String> {
         match text {
-            "name" => Ok(Part::Name),
-            "labels" => Ok(Part::Labels),
-            "pairs" => Ok(Part::Pairs),
+            "name" => Ok(TemplatePart::Name),
+            "labels" => Ok(TemplatePart::Labels),
+            "pairs" => Ok(TemplatePart::Pairs),
             _ => match text.strip_prefix("label:").filter(|label| !label.is_empty()) {
                 Some(label) => {
                     self.named.push(label.to_owned());
-                    Ok(Part::Label(label.to_owned()))
+                    Ok(TemplatePart::Label(label.to_owned()))
                 }
                 None => Err(format!("{{{text}}} is none of {{name}}, {{label:x}}, {{labels}}, {{pairs}}")),
             },
@@ -89,8 +89,10 @@ impl PathTemplate {
         let others = || series.labels().filter(|(label, _)| !self.named.iter().any(|named| named == label));
         for level in &self.levels {
             match level.as_slice() {
-                [Part::Labels] => others().for_each(|(_, value)| push(value_of(value))),
-                [Part::Pairs] => others().for_each(|(label, value)| push(&format!("{label}={}", value_of(value)))),
+                [TemplatePart::Labels] => others().for_each(|(_, value)| push(value_of(value))),
+                [TemplatePart::Pairs] => {
+                    others().for_each(|(label, value)| push(&format!("{label}={}", value_of(value))))
+                }
                 parts => push(&parts.iter().map(|part| text_of(part, series)).collect::<String>()),
             }
         }
@@ -98,12 +100,12 @@ impl PathTemplate {
     }
 }
 
-fn text_of<'a>(part: &'a Part, series: &'a Series) -> &'a str {
+fn text_of<'a>(part: &'a TemplatePart, series: &'a Series) -> &'a str {
     match part {
-        Part::Text(text) => text,
-        Part::Name => &series.name,
-        Part::Label(label) => value_of(series.label(label).unwrap_or_default()),
-        Part::Labels | Part::Pairs => "",
+        TemplatePart::Text(text) => text,
+        TemplatePart::Name => &series.name,
+        TemplatePart::Label(label) => value_of(series.label(label).unwrap_or_default()),
+        TemplatePart::Labels | TemplatePart::Pairs => "",
     }
 }
 
