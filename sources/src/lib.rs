@@ -11,6 +11,7 @@
 mod example;
 mod file;
 mod glob;
+mod graphics_cards;
 mod keyed;
 mod line_file;
 mod line_table;
@@ -27,11 +28,13 @@ mod testing;
 mod text_file;
 mod trusted;
 
+pub mod amdgpu;
 pub mod cgroup;
 pub mod descriptors;
 pub mod exec;
 pub mod exposition;
 pub mod filesystems;
+pub mod intelgpu;
 pub mod job;
 pub mod lustre;
 pub mod nfs;
@@ -59,6 +62,8 @@ pub static SOURCES: &[SourceType] = &[
     filesystems::SOURCE,
     nfs::SOURCE,
     lustre::SOURCE,
+    amdgpu::SOURCE,
+    intelgpu::SOURCE,
     textfile::SOURCE,
     exec::SOURCE,
     tester::SOURCE,
