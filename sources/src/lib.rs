@@ -31,9 +31,11 @@ mod trusted;
 pub mod amdgpu;
 pub mod cgroup;
 pub mod descriptors;
+pub mod ethtool;
 pub mod exec;
 pub mod exposition;
 pub mod filesystems;
+pub mod infiniband;
 pub mod intelgpu;
 pub mod job;
 pub mod lustre;
@@ -41,6 +43,7 @@ pub mod nfs;
 pub mod options;
 pub mod perf;
 pub mod procfs;
+pub mod slingshot;
 pub mod sysfs;
 pub mod tasks;
 pub mod tester;
@@ -66,5 +69,8 @@ pub static SOURCES: &[SourceType] = &[
     intelgpu::SOURCE,
     textfile::SOURCE,
     exec::SOURCE,
+    infiniband::SOURCE,
+    slingshot::SOURCE,
+    ethtool::SOURCE,
     tester::SOURCE,
 ];

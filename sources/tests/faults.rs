@@ -333,7 +333,7 @@ fn files_by_pattern_that_are_no_numbers_are_looked_at_again() {
 
 #[test]
 fn the_configurations_in_the_readmes_are_taken() {
-    for name in ["procfs", "sysfs", "perf", "filesystems", "nfs", "lustre", "tester"] {
+    for name in ["procfs", "sysfs", "perf", "filesystems", "nfs", "lustre", "infiniband", "slingshot", "tester"] {
         let path = fixture("..").join("src").join(name).join("README.md");
         let readme = std::fs::read_to_string(path).unwrap();
         let (_, block) = readme.split_once("```toml\n").unwrap();

@@ -164,6 +164,8 @@ fn is_omnipath(device: &str) -> bool {
 fn fabric(sys: &Path, preset: &str, is_of_preset: impl Fn(&str) -> bool) -> Vec<NumberFile> {
     let places = [
         ("class/infiniband/*/ports/*/counters/*", "{0}/{1}/{2}"),
+        // Counters of 64 bits, before Linux 4.5.
+        ("class/infiniband/*/ports/*/counters_ext/*", "{0}/{1}/ext/{2}"),
         ("class/infiniband/*/ports/*/hw_counters/*", "{0}/{1}/hw/{2}"),
         ("class/infiniband/*/hw_counters/*", "{0}/hw/{1}"),
     ];
@@ -190,10 +192,10 @@ fn fabric(sys: &Path, preset: &str, is_of_preset: impl Fn(&str) -> bool) -> Vec<
 
 fn port_counter(name: String, counter: &str, data_bytes: f64) -> SensorDef {
     let (unit, scale, description) = match counter {
-        "port_xmit_data" => ("By", data_bytes, "Bytes sent."),
-        "port_rcv_data" => ("By", data_bytes, "Bytes received."),
-        "port_xmit_packets" => ("1", 1.0, "Packets sent."),
-        "port_rcv_packets" => ("1", 1.0, "Packets received."),
+        "port_xmit_data" | "port_xmit_data_64" => ("By", data_bytes, "Bytes sent."),
+        "port_rcv_data" | "port_rcv_data_64" => ("By", data_bytes, "Bytes received."),
+        "port_xmit_packets" | "port_xmit_packets_64" => ("1", 1.0, "Packets sent."),
+        "port_rcv_packets" | "port_rcv_packets_64" => ("1", 1.0, "Packets received."),
         "port_xmit_wait" => ("1", 1.0, "Clock ticks during which data waited and could not be sent."),
         "port_xmit_discards" => ("1", 1.0, "Packets not sent as the port was down or congested."),
         "port_rcv_errors" => ("1", 1.0, "Packets received with errors."),
