@@ -90,7 +90,8 @@ impl ServerConfig {
         let root = document.root();
         let data = base.join(raw.data.unwrap_or_else(|| ".".into()));
         let readings = std::mem::take(&mut raw.mqtt.readings);
-        let interop = crate::interop::config::check(readings, raw.interop, raw.remote, &root, base, &data)?;
+        let devices = std::mem::take(&mut raw.mqtt.device);
+        let interop = crate::interop::config::check(readings, devices, raw.interop, raw.remote, &root, base, &data)?;
         let http = raw.http.check(&root.child("http"), base)?;
         let mqtt = raw.mqtt.check(&root.child("mqtt"), base)?;
         let security = raw.security.check(&root.child("security"), base, &data)?;

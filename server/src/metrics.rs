@@ -120,6 +120,8 @@ metrics! {
         remote_write_histograms: "Native histograms of Prometheus remote write refused.",
         otlp_points: "Data points of OpenTelemetry stored.",
         otlp_points_refused: "Data points of OpenTelemetry refused.",
+        device_values_left_out: "Values in messages of devices that were not stored: no permission, no valid path, not in a birth, an unreadable message.",
+        sparkplug_losses: "Times that messages of a Sparkplug node were missing before one that arrived.",
         remote_messages: "Messages received from remote brokers.",
         remote_ignored: "Messages from remote brokers that are neither native nor on a sensor path.",
         remote_refused: "Messages from remote brokers refused: not below a trusted path, an invalid payload, or a missing schema.",

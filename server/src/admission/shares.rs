@@ -54,6 +54,18 @@ impl QuotaPermit {
     }
 }
 
+impl QuotaPermit {
+    /// Returns what is above `count` units.
+    pub fn shrink_to(&mut self, count: usize) {
+        let less = self.count.saturating_sub(count);
+        let mut counts = self.of.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(all) = counts.get_mut(&self.identity) {
+            *all -= less;
+            self.count -= less;
+        }
+    }
+}
+
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut counts = self.of.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,6 +89,8 @@ mod tests {
         assert!(held.iter().all(Option::is_some) && shares.take("a").is_none());
         let mut other = shares.take("b").unwrap();
         assert!(!other.grow(2) && other.grow(1));
+        other.shrink_to(1);
+        assert!(other.grow(1) && !other.grow(1));
         drop((held, other));
         assert!(shares.counts.lock().unwrap().is_empty() && shares.take("a").is_some());
     }

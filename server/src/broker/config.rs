@@ -15,6 +15,7 @@ use crate::admission::ConnectionBounds;
 use crate::admission::hourly_quotas::SCHEMA_BYTES_MIN;
 use crate::certificates::TlsFiles;
 use crate::interop::config::RawReadings;
+use crate::interop::devices::config::RawDevice;
 use crate::settings::{ConfigFileError, LIMIT_TIME, listen, read, settings};
 
 /// Default address of MQTT over TLS: every address, IPv6 and IPv4.
@@ -298,6 +299,7 @@ settings! {
         prefixes: BTreeMap<String, Vec<SensorPath>> = reload,
         acl: Vec<AclLine> = reload,
         pub readings: RawReadings = restart,
+        pub device: Vec<RawDevice> = restart,
         limits: RawMqttLimits = section,
     }
 }

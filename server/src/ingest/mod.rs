@@ -6,6 +6,7 @@
 //! [`PublishPipeline`] decides and does no I/O; `executor.rs` carries out its effects. `reading_publishes.rs` recognizes
 //! readings on sensor paths, `reading_run.rs` gathers them.
 
+mod device_publishes;
 mod effect;
 mod executor;
 pub mod pipeline;

@@ -155,6 +155,11 @@ impl PublishPipeline {
         &self.terms.identity
     }
 
+    /// Whether the client learns the reason of a refusal (MQTT 5).
+    pub fn has_reasons(&self) -> bool {
+        self.terms.reasons
+    }
+
     /// A shared copy of the identity.
     pub fn identity_shared(&self) -> Arc<str> {
         self.identity.clone()

@@ -7,6 +7,7 @@ use wholegrain_model::{SensorPath, Value};
 use wholegrain_store::StoreError;
 use wholegrain_transport::mqtt::ReasonCode;
 
+use super::device_publishes::ConnectionDevices;
 use super::effect::{IncomingPublish, PublishEffect};
 use super::pipeline::PublishPipeline;
 use crate::interop::dcdb::{self, DcdbPayload};
@@ -19,10 +20,11 @@ pub const TOPICS_MAX: usize = 8192;
 /// The cache of sensors and the open announcements of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ReadingPublishes {
-    known: HashMap<Box<str>, ResolvedSensor>,
+    pub(super) known: HashMap<Box<str>, ResolvedSensor>,
     generation: u64,
     /// Announcements without an answer. The cache is not used until all are answered.
     announcing: usize,
+    pub(super) devices: ConnectionDevices,
 }
 
 /// The result of a publish on a sensor path.

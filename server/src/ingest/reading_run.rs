@@ -11,6 +11,7 @@ use wholegrain_transport::mqtt::{ReasonCode, Text};
 
 use super::effect::IncomingPublish;
 use crate::interop::dcdb::SensorAnnouncement;
+use crate::interop::devices::DeviceReading;
 use crate::interop::resolution::{
     NameRequest, ReadingRefusal, ResolvedSensor, SensorProperties, SensorRequest, SensorResolution,
 };
@@ -32,6 +33,8 @@ pub struct ReadingRun {
     unnamed: Vec<UnresolvedMessage>,
     /// Refused messages by index, in order, with the reason.
     refused: Vec<(usize, ReadingRefusal)>,
+    /// Messages of devices by index, in order.
+    devices: Vec<usize>,
     /// Set if the only message is an announcement.
     announced: Option<SensorAnnouncement>,
     /// The bytes that the pipeline counts for this run.
@@ -43,6 +46,7 @@ struct UnresolvedMessage {
     topic: Text,
     message: usize,
     readings: Range<usize>,
+    properties: SensorProperties,
 }
 
 impl ReadingRun {
@@ -63,9 +67,35 @@ impl ReadingRun {
         self.readings.extend(readings.map(|(time, value)| Reading { sensor: known.id, time, value: known.fit(value) }));
         if sensor.is_none() {
             let (message, readings) = (self.messages.len(), first..self.readings.len());
-            self.unnamed.push(UnresolvedMessage { topic: incoming.topic.clone(), message, readings });
+            let (topic, properties) = (incoming.topic.clone(), SensorProperties::default());
+            self.unnamed.push(UnresolvedMessage { topic, message, readings, properties });
         }
         self.messages.push(if keep { incoming } else { incoming.emptied() });
+    }
+
+    /// Adds a device's message with its readings; `keep` is set if subscribers get it later.
+    pub fn put_device(
+        &mut self,
+        incoming: IncomingPublish,
+        readings: Vec<(Option<ResolvedSensor>, DeviceReading)>,
+        keep: bool,
+    ) {
+        let message = self.messages.len();
+        for (sensor, DeviceReading { path, properties, time, value }) in readings {
+            let (known, at) = (sensor.unwrap_or(ResolvedSensor { id: UNNAMED, float: false }), self.readings.len());
+            self.readings.push(Reading { sensor: known.id, time, value: known.fit(value) });
+            if sensor.is_none() {
+                let (topic, readings) = (path.as_str().into(), at..at + 1);
+                self.unnamed.push(UnresolvedMessage { topic, message, readings, properties });
+            }
+        }
+        self.devices.push(message);
+        self.messages.push(if keep { incoming } else { incoming.emptied() });
+    }
+
+    /// Whether a message is of a device, whose connection a refusal does not close.
+    pub fn is_of_device(&self, message: usize) -> bool {
+        self.devices.binary_search(&message).is_ok()
     }
 
     /// Whether the run accepts no further message.
@@ -102,7 +132,7 @@ impl ReadingRun {
         let wanted = |unnamed: &UnresolvedMessage| SensorRequest {
             topic: unnamed.topic.as_str().to_owned(),
             float: is_float(unnamed),
-            properties: SensorProperties::default(),
+            properties: unnamed.properties.clone(),
         };
         (!self.unnamed.is_empty()).then(|| NameRequest::Sensors(self.unnamed.iter().map(wanted).collect()))
     }
@@ -122,7 +152,9 @@ impl ReadingRun {
                     }
                 }
                 Err(refusal) => {
-                    self.refused.push((unnamed.message, refusal));
+                    if self.refused.last().is_none_or(|(message, _)| *message != unnamed.message) {
+                        self.refused.push((unnamed.message, refusal));
+                    }
                     gone.push(unnamed.readings);
                 }
             }

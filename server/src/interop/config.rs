@@ -1,4 +1,4 @@
-//! `[mqtt.readings]`, `[interop]`, `[[interop.template]]` and `[[remote]]`.
+//! `[mqtt.readings]`, `[[mqtt.device]]`, `[interop]`, `[[interop.template]]` and `[[remote]]`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +9,8 @@ use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath};
 use wholegrain_transport::mqtt::{self, Version};
 
+use super::devices::config::{self as devices, RawDevice};
+use super::devices::template::DeviceTemplate;
 use super::names::{LineProtocol, NameTemplate, TEMPLATES_MAX, defaults};
 
 pub const REMOTES_MAX: usize = 64;
@@ -29,6 +31,8 @@ pub struct InteropConfig {
     pub body_bytes_max: usize,
     /// Templates that turn names of line protocols into paths; the first that fits is used.
     pub templates: Vec<NameTemplate>,
+    /// Devices whose publishes are readings; the first that fits a topic is used.
+    pub devices: Vec<DeviceTemplate>,
     /// Brokers that this server connects to as a client.
     pub remotes: Vec<RemoteConfig>,
 }
@@ -146,6 +150,7 @@ fn subscribe() -> Vec<String> {
 /// Checks all sections; `root` locates errors in the file.
 pub(crate) fn check(
     readings: RawReadings,
+    devices: Vec<RawDevice>,
     interop: RawInterop,
     remotes: Vec<RawRemote>,
     root: &Section,
@@ -188,6 +193,7 @@ pub(crate) fn check(
         names_file: data.join("dcdb-names.jsonl"),
         body_bytes_max: interop.body_bytes_max.0 as usize,
         templates,
+        devices: devices::check(devices, &root.child("mqtt"))?,
         remotes,
     })
 }

@@ -1,6 +1,6 @@
 //! Data from and for programs other than Wholegrain agents.
 //!
-//! - Input: publishes on sensor paths (records of DCDB, numbers as text), names that DCDB pushers announce, line protocols of InfluxDB and
+//! - Input: publishes on sensor paths (records of DCDB, numbers as text), names that DCDB pushers announce, publishes of devices, line protocols of InfluxDB and
 //!   ClusterCockpit, remote write of Prometheus and metrics of OpenTelemetry over HTTP, messages of other brokers.
 //! - Output: readings in the store, registered sensors, live readings as text for subscribers of `text/…`.
 //! - Never: an acknowledgement before the store confirms; a received name that adds a level to a path; work for text without subscribers.
@@ -11,6 +11,7 @@
 
 pub mod config;
 pub mod dcdb;
+pub mod devices;
 pub mod influx_lines;
 pub mod metric_metadata;
 pub mod names;
@@ -28,6 +29,7 @@ use wholegrain_model::{SensorPath, ValueType};
 use wholegrain_store::{SchemalessSensor, SensorInfo, Store, StoreError};
 use wholegrain_transport::mqtt::{self, ReasonCode};
 
+use crate::admission::IdentityQuotas;
 use crate::admission::hourly_quotas::HourlyQuotas;
 use crate::metrics::Metrics;
 pub use config::InteropConfig;
@@ -35,6 +37,9 @@ use dcdb::SensorAnnouncement;
 use metric_metadata::MetadataCache;
 use resolution::{ReadingRefusal, ResolvedSensor, SensorProperties, SensorRequest, SensorResolution};
 use topics::TopicNames;
+
+/// The most memory for the metrics of Sparkplug's nodes of one identity: 16 MiB.
+const DEVICE_BYTES_MAX: usize = 16 << 20;
 
 /// The state that all inputs share.
 pub(crate) struct Interop {
@@ -46,6 +51,8 @@ pub(crate) struct Interop {
     new_sensors: HourlyQuotas,
     /// What senders of remote write said about their metrics.
     pub metadata: MetadataCache,
+    /// What devices of one identity take of the memory.
+    pub device_memory: Arc<IdentityQuotas>,
 }
 
 /// A sensor before its registration.
@@ -70,7 +77,8 @@ impl Interop {
         }
         let new_sensors = HourlyQuotas::new(config.sensors_per_hour_max);
         let metadata = MetadataCache::default();
-        Ok(Self { config: config.clone(), store, metrics, names, new_sensors, metadata })
+        let device_memory = IdentityQuotas::new(DEVICE_BYTES_MAX);
+        Ok(Self { config: config.clone(), store, metrics, names, new_sensors, metadata, device_memory })
     }
 
     /// Increases when a topic may map to another sensor.
@@ -93,6 +101,15 @@ impl Interop {
         let id = self.store.sensor_id(path)?;
         let float = self.store.sensor(id).is_some_and(|info| info.value_type == ValueType::Float);
         Some(ResolvedSensor { id, float })
+    }
+
+    /// The same, if registering it with these properties would change nothing.
+    pub fn find_declared(&self, path: &SensorPath, properties: &SensorProperties) -> Option<ResolvedSensor> {
+        let wanted = SensorRequest { topic: path.as_str().to_owned(), float: true, properties: properties.clone() };
+        match self.resolve_known(&wanted, &|_| Ok(())) {
+            Ok(RequestedSensor::Known(known)) => Some(known),
+            _ => None,
+        }
     }
 
     /// Resolves sensors, in their order, and registers new ones within the sender's quota. `may` checks whether the sender may publish on a path.

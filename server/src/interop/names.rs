@@ -280,7 +280,7 @@ fn parts(level: &str) -> Result<Vec<TemplatePart>, String> {
 }
 
 /// Appends text, escaping everything that could end the level or have a meaning.
-fn escape(text: &str, out: &mut String) {
+pub(super) fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         let harmless =
             !(c == '/' || c == '%' || c.is_control() || c.is_whitespace() || c == '\u{feff}' || RESERVED.contains(&c));
@@ -303,7 +303,7 @@ fn whole_level(text: &str, out: &mut String) {
 }
 
 /// Escapes levels `.` and `..`, which would refer to another path.
-fn keep_level(start: usize, path: &mut String) {
+pub(super) fn keep_level(start: usize, path: &mut String) {
     if matches!(&path[start..], "." | "..") {
         let dots = path.len() - start;
         path.truncate(start);

@@ -5,6 +5,7 @@ mod admission;
 mod agents;
 mod bounds;
 mod control;
+mod devices;
 mod fairness;
 mod harness;
 mod http;

@@ -385,6 +385,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         if !matches!(end, ConnectionEnd::Shutdown) {
             self.finish_naming().await;
         }
+        self.end_devices();
         match end {
             ConnectionEnd::Normal(new) => {
                 (with_will, expiry) = (false, new);

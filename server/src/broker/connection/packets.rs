@@ -183,6 +183,12 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 None => return ControlFlow::Continue(()),
             }
         }
+        if !is_path && !self.broker.interop.config.devices.is_empty() {
+            match self.take_device(incoming, now) {
+                Some(other) => incoming = other,
+                None => return ControlFlow::Continue(()),
+            }
+        }
         // The pipeline checks native publishes by topic, header and schema.
         let is_native = incoming.topic.starts_with(topics::ROOT);
         let allowed = if is_native { Ok(()) } else { self.broker.may_publish(self.who(), &incoming.topic) };

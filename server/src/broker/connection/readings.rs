@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use wholegrain_store::READINGS_MAX;
+
 use super::{Connection, ConnectionEnd};
 use crate::ingest::IncomingPublish;
 use crate::ingest::{PublishDisposition, SenderRights};
@@ -31,6 +33,29 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 pipeline.deny(incoming.copied(), code, &why, now, effects);
                 None
             }
+        }
+    }
+
+    /// Processes a publish on another topic, or returns it if it is not a device's.
+    pub(super) fn take_device(&mut self, incoming: IncomingPublish, now: Instant) -> Option<IncomingPublish> {
+        let Self { broker, pipeline, intake, effects, rights, .. } = self;
+        let may = |topic: &str| rights.may_publish(topic);
+        match intake.offer_device(&broker.interop, pipeline, incoming, may, effects) {
+            PublishDisposition::Accepted => None,
+            PublishDisposition::Ordinary(incoming) => Some(incoming),
+            PublishDisposition::Refused(incoming, code, why) => {
+                pipeline.deny(incoming, code, &why, now, effects);
+                None
+            }
+        }
+    }
+
+    /// Ends the devices of this connection: their sensors get gaps. Nobody waits for the store.
+    pub(super) fn end_devices(&mut self) {
+        let rights = self.rights.clone();
+        let gaps = self.intake.end_devices(&self.broker.interop, |path| rights.may_publish(path));
+        for gaps in gaps.chunks(READINGS_MAX) {
+            self.broker.store.append_readings(rights.sender(), gaps.to_vec(), Box::new(|_| ()));
         }
     }
 

@@ -114,11 +114,14 @@ impl PublishPipeline {
                 let refusals: Vec<_> = run
                     .refused()
                     .iter()
-                    .map(|(at, (code, why))| (*code, format!("{}: {why}", quoted(&run.messages[*at].topic))))
+                    .map(|(at, (code, why))| {
+                        let why = format!("{}: {why}", quoted(&run.messages[*at].topic));
+                        (*code, why, run.is_of_device(*at))
+                    })
                     .collect();
                 self.metrics.refused.add(refusals.len() as u64);
-                for (code, why) in refusals {
-                    if !self.terms.reasons {
+                for (code, why, is_of_device) in refusals {
+                    if !self.terms.reasons && !is_of_device {
                         return effects.push(PublishEffect::Close(CloseReason::new(code, why)));
                     }
                     effects.push(PublishEffect::Refused(why));
@@ -196,6 +199,8 @@ impl PublishPipeline {
             let Some(packet_id) = message.packet_id else { continue };
             self.gathered -= 1;
             acks += u64::from(refusal.is_none());
+            // Only a device's refusal gets here without reason codes: it is acknowledged, and was logged.
+            let refusal = refusal.filter(|_| self.terms.reasons);
             let (reason, why) = refusal.unwrap_or((ReasonCode::SUCCESS, String::new()));
             effects.push(message.ack(packet_id, reason, why));
         }
