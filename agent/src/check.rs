@@ -18,6 +18,7 @@ use crate::engine::group::batch_samples;
 use crate::jobs;
 use crate::jobs::groups::JobSourceHandle;
 use crate::jobs::groups::preview::{GroupPreview, PreviewNode, preview};
+use crate::plugins::{self, PluginServices};
 use crate::selfstat::{self, SelfSource};
 
 /// Samples of each group to estimate the compressed size.
@@ -27,7 +28,7 @@ const TRIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// A group that a source offers now.
 pub struct OfferedGroup {
-    pub source: &'static str,
+    pub source: String,
     pub schema: Schema,
     pub interval: Interval,
     pub reader: Box<dyn Reader>,
@@ -55,24 +56,37 @@ impl TrialSample {
     }
 }
 
-/// All groups of the configuration on this machine, and the sources' notes.
-pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>) {
+/// The sources of offered groups: readers of plug-ins work as long as their sources.
+pub struct OfferedSources(#[expect(dead_code, reason = "held for the processes of plug-ins")] Vec<Box<dyn Source>>);
+
+/// All groups of the configuration on this machine, the sources' notes, and the sources.
+pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>, OfferedSources) {
     let mut notes = Vec::new();
-    let mut sources: Vec<(&'static str, Box<dyn Source>)> = Vec::new();
+    let mut sources: Vec<(String, Box<dyn Source>)> = Vec::new();
     for source in &config.sources {
         match source.build(&config.roots) {
-            Ok(built) => sources.push((source.name, built)),
+            Ok(built) => sources.push((source.name.to_owned(), built)),
             Err(error) => notes.push(error.to_string()),
         }
     }
-    sources.push((selfstat::NAME, Box::new(SelfSource::new(config.own, Arc::new(AgentCounters::default())))));
+    for plugin in &config.plugins.plugins {
+        // Without a waker the first discovery waits for the plug-in.
+        let services =
+            PluginServices { counters: Arc::default(), waker: None, progress: PluginServices::new_progress() };
+        match plugins::start(plugin, services) {
+            Ok(built) => sources.push((plugin.name.clone(), built)),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    sources
+        .push((selfstat::NAME.to_owned(), Box::new(SelfSource::new(config.own, Arc::new(AgentCounters::default())))));
     let mut groups = Vec::new();
-    for (name, mut source) in sources {
+    for (name, source) in &mut sources {
         for plan in source.discover(&mut |text| notes.push(text)) {
             match Schema::new(config.prefix.clone(), plan.name, plan.sensors) {
                 Ok(schema) => {
                     let interval = plan.timing.interval.unwrap_or(config.interval);
-                    groups.push(OfferedGroup { source: name, schema, interval, reader: plan.reader });
+                    groups.push(OfferedGroup { source: name.clone(), schema, interval, reader: plan.reader });
                 }
                 Err(error) => notes.push(format!("{name}: left out: {error}")),
             }
@@ -86,13 +100,13 @@ pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>) {
         let node = PreviewNode { name, prefix, roots, sources: sources.collect() };
         let of_jobs = preview(jobs, node, &mut |text| notes.push(text)).into_iter();
         groups.extend(of_jobs.map(|GroupPreview { schema, interval, reader }| OfferedGroup {
-            source: jobs::groups::SOURCE,
+            source: jobs::groups::SOURCE.to_owned(),
             schema,
             interval,
             reader,
         }));
     }
-    (groups, notes)
+    (groups, notes, OfferedSources(sources.into_iter().map(|(_, source)| source).collect()))
 }
 
 /// Reads a group once. Returns the sample and a problem.
@@ -119,7 +133,7 @@ impl Rows for TrialRows<'_> {
 #[derive(Debug, Serialize)]
 pub struct GroupCheck {
     pub group: String,
-    pub source: &'static str,
+    pub source: String,
     pub sensors: usize,
     pub interval: Interval,
     /// `None` without a server.
@@ -166,7 +180,7 @@ fn batch_bytes(agent: &str, group: &OfferedGroup, samples: &[TrialSample]) -> f6
 
 /// Reads every group a few times and estimates the rates.
 pub fn check(config: &Config) -> CheckReport {
-    let (mut offered, notes) = offered(config);
+    let (mut offered, notes, _sources) = offered(config);
     let mut trials: Vec<(Vec<TrialSample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..TRIAL_SAMPLES {
         if round > 0 {
@@ -189,7 +203,7 @@ pub fn check(config: &Config) -> CheckReport {
         let rate = 1.0 / group.interval.seconds();
         groups.push(GroupCheck {
             group: group.schema.group().to_owned(),
-            source: group.source,
+            source: group.source.clone(),
             sensors: group.schema.len(),
             interval: group.interval,
             topic: config

@@ -57,6 +57,8 @@ pub struct AgentCounters {
     pub job_sensors: AtomicU64,
     /// Directories of users with too many directories, which are not all read.
     pub directories_skipped: AtomicU64,
+    /// Crashes and hangs of plug-ins, and bounds that they exceeded.
+    pub plugin_faults: AtomicU64,
     /// Inotify watches of the tracker.
     pub watches: AtomicU64,
     /// A sampler has news for the manager: a changed layout, a failing read or its end. The encoder, which wakes regularly, wakes the manager.

@@ -25,6 +25,7 @@ pub mod log;
 mod log_limiter;
 pub mod manager;
 pub mod once;
+pub mod plugins;
 pub mod rate_limit;
 pub mod readings;
 pub mod reconcile;

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use wholegrain_agent::{Config, Shutdown, agent, check, heap, once};
+use wholegrain_agent::{Config, Shutdown, agent, check, heap, once, plugins};
 use wholegrain_model::LogLevel;
 
 /// Usage or configuration is wrong.
@@ -55,6 +55,10 @@ enum Format {
 
 fn main() -> ExitCode {
     heap::limit();
+    let mut raw = std::env::args().skip(1);
+    if raw.next().as_deref() == Some(plugins::ARGUMENT) {
+        return plugins::run_host(raw.next().as_deref());
+    }
     let arguments = Arguments::parse();
     let mut config = match Config::load(&arguments.config) {
         Ok(config) => config,

@@ -35,7 +35,7 @@ pub struct OnceReport {
 
 /// Reads every group once.
 pub fn once(config: &Config) -> OnceReport {
-    let (groups, mut notes) = offered(config);
+    let (groups, mut notes, _sources) = offered(config);
     let mut readings = Vec::new();
     for mut group in groups {
         let time = clock::real();

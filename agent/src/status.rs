@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use serde::Serialize;
 
 use crate::log::LogSetting;
+use crate::plugins::SharedProgress;
 use crate::sync::lock;
 
 /// The connection to the server.
@@ -32,18 +33,31 @@ pub struct SourceStatus {
     pub notes: Vec<String>,
 }
 
+/// A plug-in and how it is doing.
+#[derive(Debug, Clone)]
+pub struct PluginStatus {
+    pub name: String,
+    pub library: String,
+    pub isolated: bool,
+    pub groups: usize,
+    pub sensors: usize,
+    /// Changes at any time.
+    pub progress: SharedProgress,
+}
+
 /// The states that the sender and the manager publish, and the API shows.
 #[derive(Debug)]
 pub struct AgentStatus {
     link: Mutex<LinkStatus>,
     log: Mutex<LogSetting>,
     sources: Mutex<Vec<SourceStatus>>,
+    plugins: Mutex<Vec<PluginStatus>>,
 }
 
 impl AgentStatus {
     pub fn new(log: LogSetting) -> Self {
         let link = LinkStatus { state: "off", ..LinkStatus::default() };
-        Self { link: Mutex::new(link), log: Mutex::new(log), sources: Mutex::default() }
+        Self { link: Mutex::new(link), log: Mutex::new(log), sources: Mutex::default(), plugins: Mutex::default() }
     }
 
     pub fn link(&self) -> LinkStatus {
@@ -64,6 +78,14 @@ impl AgentStatus {
 
     pub fn sources(&self) -> Vec<SourceStatus> {
         lock(&self.sources).clone()
+    }
+
+    pub fn plugins(&self) -> Vec<PluginStatus> {
+        lock(&self.plugins).clone()
+    }
+
+    pub fn set_plugins(&self, plugins: Vec<PluginStatus>) {
+        *lock(&self.plugins) = plugins;
     }
 
     pub fn set_sources(&self, sources: Vec<SourceStatus>) {

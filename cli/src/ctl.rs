@@ -8,6 +8,7 @@ use serde_json::Value;
 use wholegrain_model::{Interval, Pattern};
 
 use self::jobs::RuleCommand;
+use self::plugins::PluginCommand;
 use crate::client_file::{ClientConfig, ClientOption, nowhere};
 use crate::connection::{Connection, refusal};
 use crate::failure::Failure;
@@ -16,6 +17,7 @@ use crate::range::range;
 use crate::socket::{self, encoded};
 
 mod jobs;
+mod plugins;
 mod show;
 
 /// The socket of a packaged agent.
@@ -36,6 +38,7 @@ Examples:
   wholegrain ctl history MemAvailable --from -1m --format json
   wholegrain ctl interval meminfo 100ms
   wholegrain ctl stop procfs
+  wholegrain ctl plugin list
   wholegrain ctl log debug --for 10min
   wholegrain ctl jobs
   wholegrain ctl rule add --job 4711 --metrics 'perf/*' --every 1ms --for 10m
@@ -142,6 +145,9 @@ enum CtlCommand {
         #[arg(long = "for", value_name = "LENGTH", requires = "level")]
         within: Option<Interval>,
     },
+    /// List, load, unload and restart plug-ins
+    #[command(subcommand, after_help = plugins::EXAMPLES)]
+    Plugin(PluginCommand),
     /// List running jobs on the node: all, or your own
     #[command(after_help = "Examples:\n  wholegrain ctl jobs")]
     Jobs,
@@ -205,6 +211,7 @@ pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
     })?;
     if show::is_empty(&response) {
         return Err(Failure::NothingMatched(match args.command {
+            CtlCommand::Plugin(_) => "the agent's configuration has no [plugins]".into(),
             CtlCommand::Jobs => "no job that you may see runs on this node".into(),
             CtlCommand::Sensors { .. }
             | CtlCommand::Newest { .. }
@@ -256,6 +263,7 @@ impl CtlCommand {
                 query.extend(within.map(|within| ("for", within.to_string())));
                 post("/v1/log".to_owned(), query)
             }
+            CtlCommand::Plugin(plugin) => plugin.request(),
             CtlCommand::Jobs => get("/v1/jobs", vec![]),
             CtlCommand::Job { id } => jobs::job(id),
             CtlCommand::Rules => get("/v1/rules", vec![]),
@@ -381,6 +389,10 @@ mod tests {
         check("interval net/dev 100ms", "POST /v1/groups/net%2Fdev/interval?value=100ms");
         check("interval net/dev 1us", "an interval of 1us is too short; the shortest is 1ms");
         check("reload", "POST /v1/reload");
+        check("plugin list", "GET /v1/plugins");
+        check("plugin load snmp", "POST /v1/plugins/snmp/load");
+        check("plugin unload snmp", "POST /v1/plugins/snmp/unload");
+        check("plugin restart snmp", "POST /v1/plugins/snmp/restart");
         check("jobs", "GET /v1/jobs");
         check("job 4711.pbs/1", "GET /v1/jobs/4711.pbs%2F1");
         check("rules", "GET /v1/rules");

@@ -1,11 +1,15 @@
 //! Configuration files in TOML, with errors that name file, line and the nearest valid key.
 
+mod table_text;
+
 use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+pub use table_text::TableText;
 
 use crate::suggest;
 

@@ -59,6 +59,12 @@ pub trait Source: Send {
     fn unseen(&self) -> &[&'static str] {
         &[]
     }
+
+    /// Whether a discovery would give something else than the last one. A source that works on a thread of its own says so; the agent asks every
+    /// second or so, and then runs discovery.
+    fn has_news(&self) -> bool {
+        false
+    }
 }
 
 /// A group that a source offers: its sensors are sampled together, at the same time and interval.

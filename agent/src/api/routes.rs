@@ -15,7 +15,7 @@ use super::service::ApiService;
 use super::{jobs, view};
 use crate::engine::clock;
 use crate::jobs::{CallerIdentity, Role};
-use crate::manager::ManagerCommand;
+use crate::manager::{ManagerCommand, PluginAction};
 use crate::readings::{average, matches_any, scaled};
 use crate::sync::lock;
 
@@ -25,9 +25,10 @@ const HISTORY_READINGS_MAX: usize = 2_000_000;
 const WINDOW: Interval = Interval::from_s(10);
 
 /// All routes, for the response to an unknown one.
-const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
+const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/plugins, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
                      /v1/average?pattern=&window=, /v1/history?pattern=&from=&to=, /v1/jobs, /v1/jobs/ID, /v1/rules; \
-                     POST /v1/sources/NAME/stop, /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, \
+                     POST /v1/sources/NAME/stop, /v1/sources/NAME/start, \
+                     /v1/plugins/NAME/load, /v1/plugins/NAME/unload, /v1/plugins/NAME/restart, /v1/groups/NAME/interval?value=, \
                      /v1/log?level=&for=, /v1/reload, /v1/rules[?try=1]; DELETE /v1/rules/ID";
 
 pub(super) fn answer(
@@ -99,6 +100,7 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
             "/v1/status" => Ok(view::bytes(&view::status(context))),
             "/v1/log" => Ok(view::bytes(&context.status.log())),
             "/v1/sources" => Ok(view::bytes(&view::SourcesView { sources: view::sources(&context.status) })),
+            "/v1/plugins" => Ok(view::bytes(&view::PluginsView { plugins: view::plugins(&context.status) })),
             "/v1/groups" => {
                 let groups = context.registry.live().iter().map(|group| view::group(group, false)).collect();
                 Ok(view::bytes(&view::GroupsView { groups }))
@@ -140,6 +142,9 @@ fn named_command(rest: &str, request: &HttpRequest) -> Option<Result<ManagerComm
     match (kind, verb) {
         ("sources", "stop") => Some(Ok(ManagerCommand::Stop(name))),
         ("sources", "start") => Some(Ok(ManagerCommand::Start(name))),
+        ("plugins", "load") => Some(Ok(ManagerCommand::Plugin(PluginAction::Load, name))),
+        ("plugins", "unload") => Some(Ok(ManagerCommand::Plugin(PluginAction::Unload, name))),
+        ("plugins", "restart") => Some(Ok(ManagerCommand::Plugin(PluginAction::Restart, name))),
         ("groups", "interval") => {
             let Some(value) = request.value("value") else {
                 return Some(Err(HttpFailure(400, "which interval? add ?value=100ms".into())));

@@ -10,7 +10,9 @@ use super::context::ApiContext;
 use crate::counters::AgentCounters;
 use crate::engine::Group;
 use crate::engine::lag::BUCKETS;
-use crate::status::{AgentStatus, LinkStatus, SourceStatus};
+use crate::plugins::PluginProgress;
+use crate::status::{AgentStatus, LinkStatus, PluginStatus, SourceStatus};
+use crate::sync::lock;
 
 /// An error as JSON: `{"error": "…"}`.
 pub fn error(why: &str) -> Vec<u8> {
@@ -179,6 +181,34 @@ pub fn sources(status: &AgentStatus) -> Vec<SourceView> {
     status.sources().into_iter().map(view).collect()
 }
 
+#[derive(Serialize)]
+pub struct PluginsView {
+    pub plugins: Vec<PluginView>,
+}
+
+#[derive(Serialize)]
+pub struct PluginView {
+    pub plugin: String,
+    #[serde(flatten)]
+    pub progress: PluginProgress,
+    pub isolated: bool,
+    pub groups: usize,
+    pub sensors: usize,
+    pub library: String,
+}
+
+pub fn plugins(status: &AgentStatus) -> Vec<PluginView> {
+    let view = |plugin: PluginStatus| PluginView {
+        progress: lock(&plugin.progress).clone(),
+        plugin: plugin.name,
+        isolated: plugin.isolated,
+        groups: plugin.groups,
+        sensors: plugin.sensors,
+        library: plugin.library,
+    };
+    status.plugins().into_iter().map(view).collect()
+}
+
 /// The response to `/v1/status`, in the order in which people read it.
 #[derive(Serialize)]
 pub struct StatusView<'a> {
@@ -206,8 +236,11 @@ pub struct StatusView<'a> {
     cache_batches: usize,
     cache_bytes: u64,
     send_interval_ns: u64,
+    plugin_faults: u64,
     jobs: JobLoadView,
     sources: Vec<SourceView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    plugins: Vec<PluginView>,
     groups: Vec<GroupView>,
 }
 
@@ -269,8 +302,10 @@ pub fn status(context: &ApiContext) -> StatusView<'_> {
         cache_batches,
         cache_bytes,
         send_interval_ns: context.send_interval.get().ns(),
+        plugin_faults: load(&counters.plugin_faults),
         jobs: JobLoadView::of(counters),
         sources: sources(&context.status),
+        plugins: plugins(&context.status),
         groups: context.registry.live().iter().map(|live| group(live, true)).collect(),
     }
 }

@@ -24,6 +24,7 @@ pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
 use crate::cache::CacheConfig;
 use crate::engine::cpu_placement::SamplerCpu;
 use crate::jobs::JobsConfig;
+use crate::plugins::PluginsConfig;
 use crate::selfstat;
 
 /// The shortest time between two rediscoveries of all sources: 1 s.
@@ -103,6 +104,8 @@ pub struct Config {
     pub jobs: Option<JobsConfig>,
     /// The sources besides the agent's own.
     pub sources: Vec<SourceConfig>,
+    /// The sources that are loaded at run time.
+    pub plugins: PluginsConfig,
     pub own: selfstat::SelfMetricsConfig,
 }
 
@@ -142,6 +145,7 @@ impl Config {
             Some(_) => Some(JobsConfig::read(&root.child("jobs"), dir)?),
             None => None,
         };
+        let plugins = PluginsConfig::read(&root.child("plugins"), &roots, dir)?;
         let (sources, own) = sources(&root.child("sources"), text, &roots, dir)?;
         Ok(Self {
             file: file.to_owned(),
@@ -158,6 +162,7 @@ impl Config {
             api,
             jobs,
             sources,
+            plugins,
             own,
         })
     }

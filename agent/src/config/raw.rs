@@ -38,6 +38,10 @@ pub(super) struct RawConfig {
     pub api: RawApi,
     /// Read by the jobs' own module.
     pub jobs: Option<serde::de::IgnoredAny>,
+    /// Read by the plug-ins' own module.
+    #[serde(default)]
+    #[expect(dead_code, reason = "named so that the key is known; its tables are read one by one")]
+    plugins: BTreeMap<String, serde::de::IgnoredAny>,
     /// Read by the sources themselves.
     #[serde(default)]
     #[expect(dead_code, reason = "named so that the key is known; its tables are read one by one")]

@@ -103,7 +103,7 @@ fn everything_at_once() {
 fn slips_of_the_finger() {
     refused(
         "intervall = \"1s\"",
-        "agent.toml:1:1: unknown key `intervall`; expected one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `sampler`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `sources`",
+        "agent.toml:1:1: unknown key `intervall`; expected one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `sampler`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `plugins`, `sources`",
     );
     refused(
         "\n[defaults]\nintervall = \"1s\"",

@@ -26,8 +26,21 @@ pub enum ManagerCommand {
     Log(LogLevel, Option<Interval>),
     /// Reads the configuration again.
     Reload,
+    /// Loads, unloads or restarts a plug-in.
+    Plugin(PluginAction, String),
     /// Changes the rules of jobs.
     Jobs(JobsCommand),
+}
+
+/// What is done with a plug-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PluginAction {
+    /// Reads its table of the configuration again and starts it.
+    Load,
+    /// Ends it until it is loaded or the agent starts again.
+    Unload,
+    /// Ends it and starts it, with its file as it is now.
+    Restart,
 }
 
 /// Why a command was not executed.

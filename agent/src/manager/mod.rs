@@ -3,6 +3,7 @@
 mod clock_steps;
 mod command;
 mod monitoring;
+mod plugins;
 mod source;
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use wholegrain_model::{Interval, LogLevel, Timestamp};
 
 use self::clock_steps::ClockStepLog;
 use self::command::PendingCommand;
-pub use self::command::{CommandResult, ManagerCommand, ManagerError, ManagerHandle};
+pub use self::command::{CommandResult, ManagerCommand, ManagerError, ManagerHandle, PluginAction};
 use self::monitoring::JobMonitor;
 use self::source::{DiscoveryContext, RunningSource};
 use crate::cache::BatchCache;
@@ -104,6 +105,7 @@ impl Manager {
         for source in manager.config.sources.clone() {
             manager.sources.push(RunningSource::configured(&source));
         }
+        manager.add_plugins();
         for index in 0..manager.sources.len() {
             manager.start(index);
         }
@@ -180,15 +182,17 @@ impl Manager {
         if rescan {
             self.next_rescan = Instant::now() + self.config.rescan.duration();
         }
+        let mut is_changed = false;
         for index in 0..self.sources.len() {
             let source = &mut self.sources[index];
             source.log_problems();
             let changed = source.take_layout_changed(rescan);
             if source.is_running() && (rescan || changed) {
                 self.discover(index, changed);
+                is_changed |= changed;
             }
         }
-        if rescan {
+        if rescan || is_changed {
             self.publish_sources();
         }
         self.trim.trim_if_due(Instant::now());
@@ -202,6 +206,7 @@ impl Manager {
             status
         };
         self.context.status.set_sources(self.sources.iter().map(status).collect());
+        self.context.status.set_plugins(self.sources.iter().filter_map(RunningSource::plugin_status).collect());
     }
 
     fn execute(&mut self, command: &ManagerCommand) -> Result<CommandResult, ManagerError> {
@@ -227,6 +232,7 @@ impl Manager {
             ManagerCommand::Interval(group, interval) => self.change_interval(group, *interval),
             ManagerCommand::Log(level, within) => self.change_log(*level, *within),
             ManagerCommand::Reload => self.reload(),
+            ManagerCommand::Plugin(action, name) => self.change_plugin(*action, name),
             ManagerCommand::Jobs(command) => self.execute_jobs(command),
         }
     }
@@ -314,6 +320,7 @@ impl Manager {
             sender.configure(mqtt.clone());
         }
         self.reload_sources(&old);
+        self.reload_plugins();
         self.jobs.reload(&self.config, &old, &mut self.fast);
         self.jobs_round();
         self.wake_encoder();
@@ -324,7 +331,7 @@ impl Manager {
         let configured = self.config.sources.clone();
         for index in (0..self.sources.len()).rev() {
             let name = &self.sources[index].name;
-            if name != selfstat::NAME && !configured.iter().any(|source| source.name == name) {
+            if self.sources[index].is_in_sources() && !configured.iter().any(|source| source.name == name) {
                 self.stop(index);
                 self.sources.remove(index);
             }
@@ -423,6 +430,7 @@ impl Manager {
     pub fn finish(mut self) {
         for source in &mut self.sources {
             source.stop_blocking(STOP_TIMEOUT);
+            source.end_plugin();
         }
         self.jobs.finish(STOP_TIMEOUT);
         if !self.fast.join(STOP_TIMEOUT) {

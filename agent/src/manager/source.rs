@@ -14,10 +14,12 @@ use crate::engine::schedule::TickSchedule;
 use crate::engine::{Group, GroupStart, Sampler};
 use crate::identity::AgentIdentity;
 use crate::log_limiter::LogLimiter;
+use crate::plugins::{self, PluginConfig, PluginServices};
 use crate::reconcile::{BlockingSampler, GroupChanges};
 use crate::rediscovery::Rediscovery;
 use crate::registry::GroupRegistry;
-use crate::status::SourceStatus;
+use crate::status::{PluginStatus, SourceStatus};
+use crate::sync::lock;
 
 /// The most notes of one source.
 const NOTES_MAX: usize = 100;
@@ -27,12 +29,21 @@ const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover
 /// How long the thread of a stopped source may take to end: 100 ms.
 const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// What a source is built from.
+enum Origin {
+    /// The agent itself.
+    Own,
+    /// A table `[sources.<name>]`.
+    Table(Box<SourceConfig>),
+    /// A table `[plugins.<name>]`.
+    Plugin(Box<PluginConfig>, PluginServices),
+}
+
 /// A source and its groups.
 pub(super) struct RunningSource {
     pub name: String,
     summary: String,
-    /// `None` for a source without a table in the configuration.
-    config: Option<SourceConfig>,
+    origin: Origin,
     source: Option<Box<dyn Source>>,
     phase: &'static str,
     groups: Vec<Arc<Group>>,
@@ -59,19 +70,25 @@ pub(super) struct DiscoveryContext<'a> {
 impl RunningSource {
     /// A source of the configuration, not started yet.
     pub fn configured(config: &SourceConfig) -> Self {
-        Self::new(config.name, config.summary(), Some(config.clone()), None)
+        Self::new(config.name, config.summary(), Origin::Table(Box::new(config.clone())), None)
+    }
+
+    /// A plug-in, not started yet.
+    pub fn plugin(config: &PluginConfig, services: PluginServices) -> Self {
+        let summary = format!("plug-in {}", config.library.display());
+        Self::new(&config.name, &summary, Origin::Plugin(Box::new(config.clone()), services), None)
     }
 
     /// A source that the configuration does not build.
     pub fn built(name: &str, summary: &str, source: Box<dyn Source>) -> Self {
-        Self::new(name, summary, None, Some(source))
+        Self::new(name, summary, Origin::Own, Some(source))
     }
 
-    fn new(name: &str, summary: &str, config: Option<SourceConfig>, source: Option<Box<dyn Source>>) -> Self {
+    fn new(name: &str, summary: &str, origin: Origin, source: Option<Box<dyn Source>>) -> Self {
         Self {
             name: name.to_owned(),
             summary: summary.to_owned(),
-            config,
+            origin,
             source,
             phase: "stopped",
             groups: Vec::new(),
@@ -85,6 +102,11 @@ impl RunningSource {
 
     pub fn is_running(&self) -> bool {
         self.phase == "running"
+    }
+
+    /// Whether it was started and not stopped, also if it has failed.
+    pub fn is_started(&self) -> bool {
+        self.phase != "stopped"
     }
 
     pub fn has_group(&self, name: &str) -> bool {
@@ -106,8 +128,34 @@ impl RunningSource {
     }
 
     pub fn reconfigured(&mut self, config: &SourceConfig) {
-        self.config = Some(config.clone());
+        self.origin = Origin::Table(Box::new(config.clone()));
         self.notes.clear();
+    }
+
+    /// The configuration of a plug-in; `None` for another source.
+    pub fn plugin_config(&self) -> Option<&PluginConfig> {
+        match &self.origin {
+            Origin::Plugin(config, _) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// The state of a plug-in; `None` for another source.
+    pub fn plugin_status(&self) -> Option<PluginStatus> {
+        let Origin::Plugin(config, services) = &self.origin else { return None };
+        Some(PluginStatus {
+            name: self.name.clone(),
+            library: config.library.display().to_string(),
+            isolated: config.isolate,
+            groups: self.groups.len(),
+            sensors: self.groups.iter().map(|group| group.schema.len()).sum(),
+            progress: services.progress.clone(),
+        })
+    }
+
+    /// Whether a table `[sources.<name>]` configures it.
+    pub fn is_in_sources(&self) -> bool {
+        matches!(self.origin, Origin::Table(_))
     }
 
     pub fn put_source(&mut self, source: Box<dyn Source>) {
@@ -116,10 +164,21 @@ impl RunningSource {
 
     /// Builds the source from its configuration.
     pub fn build(&mut self, roots: &Roots) {
-        if let Some(config) = &self.config {
-            match config.build(roots) {
-                Ok(source) => self.source = Some(source),
-                Err(error) => self.note(error.to_string()),
+        let built = match &self.origin {
+            Origin::Own => return,
+            Origin::Table(config) => config.build(roots).map_err(|error| error.to_string()),
+            Origin::Plugin(config, services) => {
+                plugins::start(config, services.clone()).map_err(|error| error.to_string())
+            }
+        };
+        match built {
+            Ok(source) => self.source = Some(source),
+            Err(reason) => {
+                if let Origin::Plugin(_, services) = &self.origin {
+                    let mut progress = lock(&services.progress);
+                    (progress.state, progress.fault) = ("refused", Some(reason.clone()));
+                }
+                self.note(reason);
             }
         }
     }
@@ -145,7 +204,8 @@ impl RunningSource {
     pub fn take_layout_changed(&mut self, rescan: bool) -> bool {
         let changed = self.groups.iter().filter(|group| group.stats.layout_changed.swap(false, Ordering::AcqRel));
         // Counted, not `any`: every flag has to be cleared.
-        let is_requested = changed.count() > 0;
+        let has_news = self.source.as_ref().is_some_and(|source| source.has_news());
+        let is_requested = changed.count() > 0 || has_news;
         self.rediscovery.is_due(is_requested, Instant::now()) || (rescan && self.rediscovery.take())
     }
 
@@ -308,6 +368,13 @@ impl RunningSource {
         }
     }
 
+    /// Ends the process of a plug-in, because the agent ends.
+    pub fn end_plugin(&mut self) {
+        if self.plugin_config().is_some() {
+            self.source = None;
+        }
+    }
+
     pub fn stop(&mut self, context: &mut DiscoveryContext<'_>) {
         let mut changes = GroupChanges::default();
         for group in self.groups.drain(..) {
@@ -317,8 +384,9 @@ impl RunningSource {
         self.phase = "stopped";
         self.failing.clear();
         self.stop_blocking(STOP_TIMEOUT);
-        if self.config.is_some() {
+        if !matches!(self.origin, Origin::Own) {
             self.source = None;
+            self.notes.clear();
         }
     }
 }

@@ -263,6 +263,7 @@ impl HostedSource {
             entry: self.entry.clone(),
             checks: SensorChecks::default(),
             found: HostedDiscovery::default(),
+            refused: Vec::new(),
             is_open: false,
         };
         let mut discovery = PluginDiscovery {
@@ -297,6 +298,8 @@ struct Collecting {
     entry: Arc<HostedEntry>,
     checks: SensorChecks,
     found: HostedDiscovery,
+    /// Readers of refused groups: freed after the discovery, as one call is made at a time.
+    refused: Vec<HostedReader>,
     /// Whether the last group was accepted.
     is_open: bool,
 }
@@ -316,8 +319,18 @@ impl Collecting {
         let reader = HostedReader { entry, reader, places, values, gaps, problem };
         // SAFETY: a text of the plug-in, valid for the call.
         let name = unsafe { copied(group.name, NAME_BYTES_MAX) };
-        let name = name.ok_or("a group is left out: its name is not UTF-8 or too long")?;
-        self.checks.group(&name, group.interval_ns, group.offset_ns).map_err(|error| error.0)?;
+        let name = name.ok_or_else(|| "a group is left out: its name is not UTF-8 or too long".to_owned());
+        let checked = name.and_then(|name| {
+            self.checks.group(&name, group.interval_ns, group.offset_ns).map_err(|error| error.0)?;
+            Ok(name)
+        });
+        let name = match checked {
+            Ok(name) => name,
+            Err(reason) => {
+                self.refused.push(reader);
+                return Err(reason);
+            }
+        };
         let timing = Timing {
             interval: (group.interval_ns > 0).then(|| Interval::from_ns(group.interval_ns)),
             offset: Interval::from_ns(group.offset_ns),
