@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-plugin", &["model", "sources"]),
     ("wholegrain-devices", &["model", "sources"]),
     ("wholegrain-plugin-nvml", &["model", "plugin", "sources"]),
+    ("wholegrain-plugin-snmp", &["devices", "model", "plugin", "sources"]),
     ("wholegrain-transport", &["model"]),
     ("wholegrain-agent", &["model", "plugin", "sources", "transport"]),
     ("wholegrain-store", &["model", "transport"]),

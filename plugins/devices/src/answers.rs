@@ -108,6 +108,11 @@ impl AnswerSlot {
         (newest.layout > 0).then(|| newest.sensors.clone())
     }
 
+    /// Whether the sensors are known.
+    pub fn has_sensors(&self) -> bool {
+        self.lock().layout > 0
+    }
+
     /// Stores an answer. `values` has 64 bits or a gap for each sensor; other lengths are refused, which is `false`.
     pub fn publish(&self, taken_at: i64, values: &[Option<u64>]) -> bool {
         let mut newest = self.lock();

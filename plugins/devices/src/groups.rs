@@ -55,12 +55,8 @@ impl DeviceGroups {
         while !self.groups.iter().all(was_polled) && Instant::now() < deadline {
             std::thread::sleep(LOOK_EVERY);
         }
-        let unknown: Vec<&str> = self
-            .groups
-            .iter()
-            .filter(|group| group.slot.sensors().is_none())
-            .map(|group| group.name.as_str())
-            .collect();
+        let unknown: Vec<&str> =
+            self.groups.iter().filter(|group| !group.slot.has_sensors()).map(|group| group.name.as_str()).collect();
         if let Some(more) = unknown.len().checked_sub(NAMED_MAX + 1) {
             report(format!(
                 "{} and {} more groups: their devices have not answered yet",
@@ -93,9 +89,19 @@ impl DeviceGroups {
         plans.collect()
     }
 
-    /// Whether the sensors of a group became known or changed since `known` were counted; for a source that requests a discovery.
+    /// How many groups have known sensors.
     pub fn known(&self) -> usize {
-        self.groups.iter().filter(|group| group.slot.sensors().is_some()).count()
+        self.groups.iter().filter(|group| group.slot.has_sensors()).count()
+    }
+
+    /// Adds groups before the first discovery.
+    pub fn extend(&mut self, groups: impl IntoIterator<Item = DeviceGroup>) {
+        self.groups.extend(groups);
+    }
+
+    /// The groups in the order in which they were added.
+    pub fn groups(&self) -> &[DeviceGroup] {
+        &self.groups
     }
 }
 

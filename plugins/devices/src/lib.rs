@@ -24,6 +24,7 @@ mod pool;
 mod protocol;
 mod resolver;
 pub mod schedule;
+mod status;
 
 pub use answers::{AnswerReader, AnswerSlot, DeviceProblem, WallTime, system_time};
 pub use config::{DeviceConfig, DevicesConfig, PollTiming};
@@ -36,3 +37,4 @@ pub use pool::{BlockingProtocol, PooledDevice, WORKERS_MAX, WorkerPool};
 pub use protocol::{DeviceProtocol, DeviceTransport, PollTurn, PolledDevice, PolledGroup};
 pub use resolver::Resolver;
 pub use schedule::GroupTicks;
+pub use status::PollStatus;

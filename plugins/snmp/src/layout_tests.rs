@@ -1,0 +1,128 @@
+use super::*;
+
+const DEVICE: &str = "r1/sw1";
+
+fn object(name: &str, kind: Option<Kind>) -> ObjectSpec {
+    ObjectSpec {
+        oid: Oid::new([1, 3, 6, 1, 4, 1, 1, name.len() as u32]),
+        name: name.to_owned(),
+        unit: "By".to_owned(),
+        scale: 1.0,
+        kind,
+        value_type: None,
+        description: String::new(),
+        gap: Some(-1),
+        scale_by: None,
+    }
+}
+
+fn group(objects: Vec<ObjectSpec>, tables: Vec<TableSpec>) -> GroupSpec {
+    GroupSpec { name: "g".to_owned(), interval: None, offset: None, objects, tables }
+}
+
+/// An answer `at_s` seconds after the first one, of an agent that started `uptime_s` before.
+fn answer(at_s: i64, uptime_s: u32, objects: Vec<Option<SnmpValue>>) -> GroupAnswer {
+    let at_ns = at_s * 1_000_000_000;
+    GroupAnswer { objects, tables: Vec::new(), uptime: Some(uptime_s.wrapping_mul(100)), boots: None, at_ns }
+}
+
+#[test]
+fn a_counter_of_32_bits_is_unwrapped_unless_the_device_started_again() {
+    let spec = group(vec![object("octets", None)], Vec::new());
+    let mut layout = GroupLayout::default();
+    let mut take = |at_s, uptime_s, raw: u32| {
+        layout.take(DEVICE, &spec, &answer(at_s, uptime_s, vec![Some(SnmpValue::Counter32(raw))]));
+        layout.values()[0].unwrap() as i64
+    };
+    assert_eq!(take(0, 1000, 4_000_000_000), 4_000_000_000);
+    assert_eq!(take(10, 1010, 100), COUNTER32 + 100, "a wrap");
+    assert_eq!(take(20, 1020, 50), 2 * COUNTER32 + 50, "a second wrap");
+    assert_eq!(take(30, 1030, 60), 2 * COUNTER32 + 60);
+    assert_eq!(take(40, 5, 7), 7, "the device started again: a reset, no wrap");
+    assert_eq!(take(50, 8, 5), 5, "it started again within the interval");
+    assert_eq!(take(60, 18, 6), 6);
+    // sysUpTime itself wraps after 497 days.
+    let near_end = u32::MAX / 100 - 3;
+    assert_eq!(take(70, near_end, 4_000_000_000), 4_000_000_000);
+    assert_eq!(take(80, near_end.wrapping_add(10) % (u32::MAX / 100 + 1), 1), COUNTER32 + 1, "only sysUpTime wrapped");
+}
+
+#[test]
+fn wrong_types_are_gaps_and_nothing_else_changes() {
+    let spec = group(vec![object("a", None), object("bb", Some(Kind::Gauge)), object("ccc", None)], Vec::new());
+    let mut layout = GroupLayout::default();
+    let first = vec![Some(SnmpValue::Counter64(5)), Some(SnmpValue::Text(b"0.25\0".to_vec())), None];
+    let sensors = layout.take(DEVICE, &spec, &answer(0, 0, first)).unwrap();
+    let named: Vec<(&str, Kind, ValueType)> =
+        sensors.iter().map(|sensor| (sensor.name.as_str(), sensor.kind, sensor.value_type)).collect();
+    let expected = [("r1/sw1/a", Kind::Counter, ValueType::Int), ("r1/sw1/bb", Kind::Gauge, ValueType::Float)];
+    assert_eq!(named, expected);
+    assert_eq!(layout.values(), [Some(5), Some(0.25f64.to_bits())]);
+    // Text without a number, an identifier, and a number over 63 bits.
+    for value in
+        [SnmpValue::Text(b"n/a".to_vec()), SnmpValue::Other, SnmpValue::Counter64(u64::MAX), SnmpValue::Integer(-1)]
+    {
+        let values = vec![Some(value), Some(SnmpValue::Integer(3)), None];
+        assert!(layout.take(DEVICE, &spec, &answer(10, 10, values)).is_none());
+        assert_eq!(layout.values(), [None, Some(3f64.to_bits())]);
+    }
+    let values = vec![Some(SnmpValue::Counter64(6)), None, Some(SnmpValue::Integer(1))];
+    assert_eq!(layout.take(DEVICE, &spec, &answer(20, 20, values)).unwrap().len(), 3, "a new object is a new sensor");
+    assert_eq!(layout.values(), [Some(6), None, Some(1)]);
+}
+
+fn text(text: &str) -> Option<SnmpValue> {
+    Some(SnmpValue::Text(text.as_bytes().to_vec()))
+}
+
+#[test]
+fn rows_have_names_that_do_not_depend_on_order() {
+    let column = object("octets", None);
+    let index = Oid::new([1, 3, 6, 1, 9]);
+    let table =
+        TableSpec { name: "port".to_owned(), index: Some(index), columns: vec![column], style: TableStyle::Plain };
+    let spec = group(Vec::new(), vec![table]);
+    let number = |number| Some(SnmpValue::Counter64(number));
+    let take = |layout: &mut GroupLayout, rows: Vec<(u32, Option<SnmpValue>, &str)>| {
+        let cells = rows.into_iter().map(|(index, value, name)| (vec![index], vec![value, text(name)])).collect();
+        let answer = GroupAnswer { tables: vec![cells], ..answer(0, 0, Vec::new()) };
+        let sensors = layout.take(DEVICE, &spec, &answer);
+        let values = layout.values().to_vec();
+        (sensors.map(|sensors| sensors.into_iter().map(|sensor| sensor.name).collect::<Vec<_>>()), values)
+    };
+    let mut layout = GroupLayout::default();
+    let (names, values) = take(
+        &mut layout,
+        vec![
+            (1, number(1), "eth 0/1"),
+            (2, number(2), "lo"),
+            (3, number(3), "x"),
+            (4, number(4), "x"),
+            (5, number(5), ""),
+        ],
+    );
+    let expected = ["5", "eth_0_1", "lo", "x:3", "x:4"].map(|row| format!("r1/sw1/port/{row}/octets"));
+    assert_eq!(names.unwrap(), expected);
+    assert_eq!(values, [Some(5), Some(1), Some(2), Some(3), Some(4)]);
+    // The indexes changed, the names did not: the values follow the names.
+    let (names, values) = take(&mut layout, vec![(7, number(20), "lo"), (9, number(10), "eth 0/1")]);
+    assert_eq!(names, None);
+    assert_eq!(values, [None, Some(10), Some(20), None, None]);
+}
+
+#[test]
+fn entity_sensors_have_the_unit_of_their_row() {
+    let value = ObjectSpec { oid: Oid::new([1, 3, 6, 1, 2, 1, 99, 1, 1, 1, 4]), ..object("value", None) };
+    let table =
+        TableSpec { name: "sensor".to_owned(), index: None, columns: vec![value], style: TableStyle::EntitySensor };
+    let spec = group(Vec::new(), vec![table]);
+    let row = |values: [i64; 5]| values.into_iter().map(|value| Some(SnmpValue::Integer(value))).collect::<Vec<_>>();
+    // value, type, scale, precision, state
+    let cells = [(1, row([231, 8, 9, 1, 1])), (2, row([5, 5, 8, 0, 1])), (3, row([5, 5, 8, 0, 2]))];
+    let cells = cells.into_iter().map(|(index, row)| (vec![index], row)).collect();
+    let answer = GroupAnswer { tables: vec![cells], ..answer(0, 0, Vec::new()) };
+    let sensors = GroupLayout::default().take(DEVICE, &spec, &answer).unwrap();
+    let units: Vec<(&str, &str, f64)> =
+        sensors.iter().map(|sensor| (sensor.name.as_str(), sensor.unit.as_str(), sensor.scale)).collect();
+    assert_eq!(units, [("r1/sw1/sensor/1", "Cel", 0.1), ("r1/sw1/sensor/2", "A", 0.001)], "a failed sensor is none");
+}
