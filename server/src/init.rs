@@ -431,6 +431,10 @@ socket = "jobs.sock"
 
 [sources.sysfs]
 
+[sources.timex]
+
+[sources.inventory]
+
 [sources.cgroup]
 
 [sources.perf]

@@ -37,17 +37,20 @@ pub mod exposition;
 pub mod filesystems;
 pub mod infiniband;
 pub mod intelgpu;
+pub mod inventory;
 pub mod job;
 pub mod lustre;
 pub mod nfs;
 pub mod options;
 pub mod perf;
+pub mod processes;
 pub mod procfs;
 pub mod slingshot;
 pub mod sysfs;
 pub mod tasks;
 pub mod tester;
 pub mod textfile;
+pub mod timex;
 
 pub use line_file::LineFileSource;
 pub use plan::Slot;
@@ -59,6 +62,9 @@ pub use source_type::SourceType;
 pub static SOURCES: &[SourceType] = &[
     procfs::SOURCE,
     sysfs::SOURCE,
+    timex::SOURCE,
+    processes::SOURCE,
+    inventory::SOURCE,
     cgroup::SOURCE,
     tasks::SOURCE,
     perf::SOURCE,

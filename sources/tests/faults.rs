@@ -241,7 +241,7 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Sources whose values depend on nothing but the files of the tree.
-const OF_FILES_ONLY: [&str; 2] = ["procfs", "sysfs"];
+const OF_FILES_ONLY: [&str; 3] = ["procfs", "sysfs", "inventory"];
 
 #[test]
 fn any_file_that_is_cut_garbage_or_absent_leaves_gaps_and_right_values() {
@@ -333,7 +333,9 @@ fn files_by_pattern_that_are_no_numbers_are_looked_at_again() {
 
 #[test]
 fn the_configurations_in_the_readmes_are_taken() {
-    for name in ["procfs", "sysfs", "perf", "filesystems", "nfs", "lustre", "infiniband", "slingshot", "tester"] {
+    const NODE: [&str; 5] = ["procfs", "sysfs", "timex", "processes", "inventory"];
+    const OTHERS: [&str; 7] = ["perf", "filesystems", "nfs", "lustre", "infiniband", "slingshot", "tester"];
+    for name in NODE.into_iter().chain(OTHERS) {
         let path = fixture("..").join("src").join(name).join("README.md");
         let readme = std::fs::read_to_string(path).unwrap();
         let (_, block) = readme.split_once("```toml\n").unwrap();

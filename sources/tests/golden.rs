@@ -23,12 +23,13 @@ fn write_node(out: &mut String, tree: &str, kind: &SourceType) {
         writeln!(out, "! {}", report.replace(here, "")).unwrap();
     }
     for group in groups {
-        write_group(out, group);
+        write_group(out, group, !tree::OF_THE_MACHINE.contains(&kind.name));
     }
     out.push('\n');
 }
 
-fn write_group(out: &mut String, mut group: GroupPlan) {
+/// Writes a group. Without `has_values` its values are the machine's, and are left out.
+fn write_group(out: &mut String, mut group: GroupPlan, has_values: bool) {
     let count = group.sensors.len();
     let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
     let mut row = Row::new(&mut values, &mut gaps);
@@ -42,6 +43,7 @@ fn write_group(out: &mut String, mut group: GroupPlan) {
             (_, ValueType::Float) => "float",
         };
         let value = row.int(index).map_or("gap".to_owned(), |value| value.to_string());
+        let value = if has_values { value } else { "?".to_owned() };
         write!(out, "{} {value} x {} {} {kind}", sensor.name, sensor.scale, sensor.unit).unwrap();
         if let Some(wraps_at) = sensor.wraps_at {
             write!(out, " wraps at {wraps_at}").unwrap();
@@ -66,7 +68,7 @@ fn write_job(out: &mut String, tree: &str, source: &str, cgroups: &JobCgroups) {
     for set in sets {
         let reader = tree::open(&set);
         let MetricSet { name, sensors, blocking, .. } = set;
-        write_group(out, GroupPlan { name, sensors, reader, timing: Timing::default(), blocking });
+        write_group(out, GroupPlan { name, sensors, reader, timing: Timing::default(), blocking }, true);
     }
     out.push('\n');
 }

@@ -94,7 +94,7 @@ fn recorded_trees() {
     let all = "[sources.procfs]\ngroups = [\"all\"]\nper_cpu = true\n";
     let mut groups = Group::all("procfs", all, &roots(&fixture("recorded")));
     groups.extend(Group::all("procfs", all, &roots(&fixture("handmade"))));
-    for source in ["sysfs", "nfs", "lustre"] {
+    for source in ["sysfs", "timex", "processes", "inventory", "nfs", "lustre"] {
         groups.extend(Group::all(source, "", &roots(&fixture("handmade"))));
     }
     assert!(groups.len() >= 50, "{} groups", groups.len());

@@ -9,7 +9,7 @@ use wholegrain_model::pattern::{Filter, Pattern};
 use super::groups::{GROUPS, ProcGroup};
 use crate::options::{self, GROUPS_ALL, GROUPS_DEFAULT, GroupOptions};
 
-/// The groups' names.
+/// The names of the groups in the settings.
 static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| GROUPS.iter().map(|group| group.name).collect());
 /// What a list of groups may contain.
 static WORDS: LazyLock<Vec<&str>> =

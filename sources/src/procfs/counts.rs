@@ -4,8 +4,8 @@
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use super::config::ProcfsConfig;
-use super::sums::{Column, ColumnFormat, ColumnSums, RowSums, WRAPS_AT};
+use super::context::PlanContext;
+use super::sums::{ColumnFormat, ColumnSums, RowSums, SumColumn, WRAPS_AT};
 use super::words::{self, WordTable};
 use crate::line_table::LineTable;
 use crate::plan::{SensorPlan, Slot};
@@ -34,19 +34,19 @@ pub fn plan_file_nr(bytes: &[u8], plan: &mut SensorPlan<'_>) -> WordTable {
 }
 
 /// Adds the sensors of schedstat, `schedstat/<name>`, and with `per_cpu` also `schedstat/<cpu>/<name>`.
-pub fn plan_schedstat(bytes: &[u8], config: &ProcfsConfig, plan: &mut SensorPlan<'_>) -> ColumnSums {
+pub fn plan_schedstat(context: &PlanContext<'_>, bytes: &[u8], plan: &mut SensorPlan<'_>) -> ColumnSums {
     let version = scan::lines(bytes).next().unwrap_or_default();
     let is_known = SCHEDSTAT_VERSIONS.contains(&version);
     if !is_known {
         plan.report(format!("schedstat: left out, as {:?} is not known", String::from_utf8_lossy(version)));
     }
-    let columns = SCHEDSTAT.map(|(index, name, unit, scale, text)| Column {
+    let columns = SCHEDSTAT.map(|(index, name, unit, scale, text)| SumColumn {
         index,
         sensor: SensorDef::counter(format!("schedstat/{name}"), unit, text).scaled(scale),
     });
     let format = ColumnFormat { header_lines: 1, prefix: b"cpu", radix: 10 };
     ColumnSums::plan(bytes, format, if is_known { &columns } else { &[] }, plan, |cpu, _| {
-        (config.per_cpu && config.cpus.keeps(cpu)).then(|| cpu.to_owned())
+        context.samples_cpu(cpu).then(|| cpu.to_owned())
     })
 }
 

@@ -2,26 +2,11 @@
 
 use wholegrain_model::Interval;
 
-use super::config::ProcfsConfig;
-use super::{ProcParser, counts, devices, file_systems, loadavg, meminfo, network, numa, pairs, stat, vmstat};
+use super::context::{FileRoot, PlanContext, ProcFile};
+use super::parser::ProcParser;
+use super::{counts, devices, file_systems, loadavg, meminfo, network, numa, pairs, stat, vmstat};
 use crate::plan::SensorPlan;
 use crate::pressure;
-
-/// The folder that a file's path begins at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileRoot {
-    Proc,
-    Sys,
-}
-
-/// A file of a group, or several by a pattern with `*`.
-#[derive(Debug)]
-pub struct ProcFile {
-    pub root: FileRoot,
-    pub path: &'static str,
-    /// Whether its absence is reported. Files of devices and of modules may be absent.
-    pub is_needed: bool,
-}
 
 const fn needed(path: &'static str) -> ProcFile {
     ProcFile { root: FileRoot::Proc, path, is_needed: true }
@@ -33,17 +18,6 @@ const fn optional(path: &'static str) -> ProcFile {
 
 const fn of_sys(path: &'static str) -> ProcFile {
     ProcFile { root: FileRoot::Sys, path, is_needed: false }
-}
-
-/// What the format of a file may need besides its content.
-pub struct PlanContext<'a> {
-    pub group: &'static ProcGroup,
-    pub file: &'static ProcFile,
-    /// The text that each `*` of the file's path matched.
-    pub captures: &'a [String],
-    pub config: &'a ProcfsConfig,
-    /// Ticks of CPU time in a second.
-    pub ticks_hz: u32,
 }
 
 /// A group: the name is that in the configuration and of the group.
@@ -94,16 +68,16 @@ pub static GROUPS: &[ProcGroup] = &[
     fast("meminfo", &[needed("meminfo")], |_, bytes, plan| ProcParser::OneRecord(meminfo::plan(bytes, plan))),
     fast("vmstat", &[needed("vmstat")], |_, bytes, plan| ProcParser::KnownLast(vmstat::plan(bytes, plan))),
     fast("stat", &[needed("stat")], |context, bytes, plan| {
-        ProcParser::OneRecord(stat::plan(bytes, &context.config.cpus, context.ticks_hz, plan))
+        ProcParser::OneRecord(stat::plan(bytes, context.cpus, context.ticks_hz, plan))
     }),
     fast("loadavg", &[needed("loadavg")], |_, _, plan| ProcParser::Load(loadavg::plan(plan))),
     fast("net/dev", &[needed("net/dev")], |context, bytes, plan| {
-        ProcParser::UnknownLast(devices::plan_net(bytes, &context.config.devices, plan))
+        ProcParser::UnknownLast(devices::plan_net(bytes, context.devices, plan))
     }),
     fast("net/snmp", &[needed("net/snmp")], plan_pairs),
     fast("net/netstat", &[needed("net/netstat")], plan_pairs),
     fast("diskstats", &[needed("diskstats")], |context, bytes, plan| {
-        ProcParser::UnknownLast(devices::plan_disk(bytes, &context.config.devices, plan))
+        ProcParser::UnknownLast(devices::plan_disk(bytes, context.devices, plan))
     }),
     fast(
         "pressure",
@@ -117,7 +91,7 @@ pub static GROUPS: &[ProcGroup] = &[
         ProcParser::Words(network::plan_sockstat(bytes, plan))
     }),
     fast("net/softnet", &[optional("net/softnet_stat")], |context, bytes, plan| {
-        ProcParser::Columns(network::plan_softnet(bytes, context.config, plan))
+        ProcParser::Columns(network::plan_softnet(context, bytes, plan))
     }),
     fast("net/snmp6", &[optional("net/snmp6")], |_, bytes, plan| {
         ProcParser::UnknownLast(network::plan_snmp6(bytes, plan))
@@ -169,7 +143,7 @@ pub static GROUPS: &[ProcGroup] = &[
     .off()
     .blocking(),
     fast("schedstat", &[optional("schedstat")], |context, bytes, plan| {
-        ProcParser::Columns(counts::plan_schedstat(bytes, context.config, plan))
+        ProcParser::Columns(counts::plan_schedstat(context, bytes, plan))
     })
     .every(10)
     .off()
@@ -199,5 +173,5 @@ pub static GROUPS: &[ProcGroup] = &[
 ];
 
 fn plan_pairs(context: &PlanContext<'_>, bytes: &[u8], plan: &mut SensorPlan<'_>) -> ProcParser {
-    ProcParser::Pairs(pairs::plan(context.group.name, bytes, plan))
+    ProcParser::Pairs(pairs::plan(context.group, bytes, plan))
 }

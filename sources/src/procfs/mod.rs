@@ -5,6 +5,7 @@
 //! - Never: a made-up value, or the previous value, in place of one that could not be read.
 
 mod config;
+mod context;
 mod counts;
 mod devices;
 mod file_systems;
@@ -14,6 +15,7 @@ mod meminfo;
 mod network;
 mod numa;
 mod pairs;
+mod parser;
 mod stat;
 mod sums;
 mod vmstat;
@@ -27,22 +29,16 @@ use std::path::Path;
 use wholegrain_model::config::{ConfigError, Section};
 
 use self::config::ProcfsConfig;
-use self::groups::{FileRoot, PlanContext, ProcFile, ProcGroup};
-use self::loadavg::LoadTable;
-use self::pairs::PairTable;
-use self::sums::{ColumnSums, RowSums};
-use self::words::WordTable;
+use self::context::{FileRoot, PlanContext, ProcFile};
+use self::groups::ProcGroup;
+use self::parser::ProcParser;
 use crate::file;
 use crate::glob::{self, PathMatch};
-use crate::line_table::LineTable;
 use crate::options::GroupOptions;
-use crate::parse::{ParseOutcome, TextParser, ValueSink};
 use crate::plan::SensorPlan;
-use crate::pressure::PressureTable;
 use crate::reader::{Reader, Reading, Row};
 use crate::source::{ConfigureContext, GroupPlan, Roots, Source};
 use crate::source_type::SourceType;
-use crate::states::StateText;
 use crate::text_file::TextFile;
 
 /// The entry in [`crate::SOURCES`].
@@ -136,7 +132,8 @@ impl ProcfsSource {
         file: &'static ProcFile,
         captures: &'a [String],
     ) -> PlanContext<'a> {
-        PlanContext { group, file, captures, config: &self.config, ticks_hz: self.ticks_hz }
+        let ProcfsConfig { devices, cpus, per_cpu, .. } = &self.config;
+        PlanContext { group: group.name, file, captures, devices, cpus, per_cpu: *per_cpu, ticks_hz: self.ticks_hz }
     }
 
     /// The paths of a file.
@@ -162,72 +159,6 @@ fn left_out(group: &ProcGroup, path: &Path, error: &std::io::Error) -> String {
         _ => "",
     };
     format!("procfs: {} is left out: {error}{hint}", path.display())
-}
-
-/// A file that comes in several reads is complete when one read gave at most so many bytes. The first read gives as many lines as fit
-/// into a page or into the buffer (`seq_read_iter` in fs/seq_file.c). Lines of devices have up to 450 bytes, so one more line would have
-/// fitted.
-const COMPLETE_BYTES_MAX: usize = 4096 - 512;
-
-/// The parser of a file, and how the end of the file is recognized. A read that gives nothing would show it too, but is one more system
-/// call.
-enum ProcParser {
-    /// One read gives the whole file.
-    OneRecord(LineTable),
-    /// Several reads give the file. Its lines do not change while the kernel runs: the last one shows the end.
-    KnownLast(LineTable),
-    /// Several reads give the file. A new device may come at the end.
-    UnknownLast(LineTable),
-    Pairs(PairTable),
-    Load(LoadTable),
-    Pressure(PressureTable),
-    Words(WordTable),
-    Columns(ColumnSums),
-    Rows(RowSums),
-    State(StateText),
-}
-
-impl ProcParser {
-    fn is_complete(&self, bytes: &[u8]) -> bool {
-        match self {
-            Self::KnownLast(table) => table.ends_with_last_line(bytes),
-            Self::UnknownLast(_) | Self::Columns(_) | Self::Rows(_) => bytes.len() <= COMPLETE_BYTES_MAX,
-            Self::OneRecord(_)
-            | Self::Pairs(_)
-            | Self::Load(_)
-            | Self::Pressure(_)
-            | Self::Words(_)
-            | Self::State(_) => true,
-        }
-    }
-}
-
-impl TextParser for ProcParser {
-    fn parse(&self, bytes: &[u8], sink: &mut impl ValueSink) -> ParseOutcome {
-        match self {
-            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => table.parse(bytes, sink),
-            Self::Pairs(table) => table.parse(bytes, sink),
-            Self::Load(table) => table.parse(bytes, sink),
-            Self::Pressure(table) => table.parse(bytes, sink),
-            Self::Words(table) => table.parse(bytes, sink),
-            Self::Columns(table) => table.parse(bytes, sink),
-            Self::Rows(table) => table.parse(bytes, sink),
-            Self::State(text) => text.parse(bytes, sink),
-        }
-    }
-
-    fn slots(&self) -> Vec<u32> {
-        match self {
-            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => table.slots(),
-            Self::Pairs(table) => table.slots(),
-            Self::Load(table) => table.slots(),
-            Self::Pressure(table) => table.slots(),
-            Self::Words(table) => table.slots(),
-            Self::Columns(table) => table.slots(),
-            Self::Rows(table) => table.slots(),
-            Self::State(text) => text.slots(),
-        }
-    }
 }
 
 /// Reads the files of one group.

@@ -4,10 +4,9 @@
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use super::ProcParser;
-use super::config::ProcfsConfig;
-use super::groups::PlanContext;
-use super::sums::{Column, ColumnFormat, ColumnSums, WRAPS_AT};
+use super::context::PlanContext;
+use super::parser::ProcParser;
+use super::sums::{ColumnFormat, ColumnSums, SumColumn, WRAPS_AT};
 use super::words::{self, WordNumber, WordTable};
 use crate::line_table::LineTable;
 use crate::plan::SensorPlan;
@@ -60,19 +59,19 @@ pub fn plan_sockstat(bytes: &[u8], plan: &mut SensorPlan<'_>) -> WordTable {
 }
 
 /// Adds the sensors of net/softnet_stat, `net/softnet/<counter>`, and with `per_cpu` also `net/softnet/<cpu>/<counter>`.
-pub fn plan_softnet(bytes: &[u8], config: &ProcfsConfig, plan: &mut SensorPlan<'_>) -> ColumnSums {
+pub fn plan_softnet(context: &PlanContext<'_>, bytes: &[u8], plan: &mut SensorPlan<'_>) -> ColumnSums {
     let columns = SOFTNET.map(|(index, name, is_counter, text)| {
         let path = format!("net/softnet/{name}");
         let sensor = match is_counter {
             true => SensorDef { wraps_at: Some(WRAPS_AT), ..SensorDef::counter(path, "1", text) },
             false => SensorDef::gauge(path, "1", text),
         };
-        Column { index, sensor }
+        SumColumn { index, sensor }
     });
     let format = ColumnFormat { header_lines: 0, prefix: b"", radix: 16 };
     ColumnSums::plan(bytes, format, &columns, plan, |_, values| {
         let cpu = values.get(SOFTNET_CPU)?.to_string();
-        (config.per_cpu && config.cpus.keeps(&cpu)).then_some(cpu)
+        context.samples_cpu(&cpu).then_some(cpu)
     })
 }
 
@@ -112,9 +111,9 @@ pub fn plan_conntrack(context: &PlanContext<'_>, bytes: &[u8], plan: &mut Sensor
     let columns = names.split_ascii_whitespace().enumerate().filter_map(|(index, name)| {
         let (name, text) = CONNTRACK.iter().find(|(known, _)| *known == name)?;
         let sensor = SensorDef::counter(format!("conntrack/{name}"), "1", text);
-        Some(Column { index, sensor: SensorDef { wraps_at: Some(WRAPS_AT), ..sensor } })
+        Some(SumColumn { index, sensor: SensorDef { wraps_at: Some(WRAPS_AT), ..sensor } })
     });
-    let columns: Vec<Column> = columns.collect();
+    let columns: Vec<SumColumn> = columns.collect();
     let format = ColumnFormat { header_lines: 1, prefix: b"", radix: 16 };
     ProcParser::Columns(ColumnSums::plan(bytes, format, &columns, plan, |_, _| None))
 }

@@ -16,7 +16,7 @@ const COLUMNS_MAX: usize = 24;
 
 /// A sampled column, in the order of the columns.
 #[derive(Debug, Clone)]
-pub struct Column {
+pub struct SumColumn {
     /// Its place in the line, from 0.
     pub index: usize,
     pub sensor: SensorDef,
@@ -29,7 +29,7 @@ pub struct ColumnFormat {
     pub header_lines: usize,
     /// What a line of a CPU begins with; other lines are ignored. The rest of the first word is the CPU.
     pub prefix: &'static [u8],
-    /// 10 or 16.
+    /// The base of the numbers: 10 or 16.
     pub radix: u32,
 }
 
@@ -48,7 +48,7 @@ impl ColumnSums {
     pub fn plan(
         bytes: &[u8],
         format: ColumnFormat,
-        columns: &[Column],
+        columns: &[SumColumn],
         plan: &mut SensorPlan<'_>,
         cpu_of: impl Fn(&str, &[u64]) -> Option<String>,
     ) -> Self {
@@ -64,7 +64,8 @@ impl ColumnSums {
             })
             .collect();
         let fewest = lines.iter().map(|(_, values)| values.len()).min().unwrap_or(0);
-        let columns: Vec<&Column> = columns.iter().filter(|column| column.index < fewest).take(COLUMNS_MAX).collect();
+        let columns: Vec<&SumColumn> =
+            columns.iter().filter(|column| column.index < fewest).take(COLUMNS_MAX).collect();
         let sums = columns.iter().map(|column| {
             let modulus = column.sensor.wraps_at.map_or(u64::MAX, |wraps_at| wraps_at - 1);
             (column.index, plan.add(column.sensor.clone()), modulus)
@@ -140,17 +141,17 @@ impl TextParser for ColumnSums {
                 continue;
             };
             let slots = self.lines.get(cpus).map_or(&[][..], Vec::as_slice);
-            let mut wanted = 0;
+            let mut found = 0;
             let is_good = self.format.each(line, columns, |index, value| {
-                if self.sums.get(wanted).is_some_and(|(place, ..)| *place == index) {
-                    totals[wanted] = totals[wanted].wrapping_add(value);
-                    if let Some(slot) = slots.get(wanted) {
+                if self.sums.get(found).is_some_and(|(place, ..)| *place == index) {
+                    totals[found] = totals[found].wrapping_add(value);
+                    if let Some(slot) = slots.get(found) {
                         sink.calculated(*slot, value as i64);
                     }
-                    wanted += 1;
+                    found += 1;
                 }
             });
-            if !is_good || wanted < self.sums.len() {
+            if !is_good || found < self.sums.len() {
                 outcome.bad_line(number);
             }
             cpus += 1;
@@ -310,8 +311,8 @@ mod tests {
     const FORMAT: ColumnFormat = ColumnFormat { header_lines: 1, prefix: b"cpu", radix: 10 };
     const COLUMNS: &str = "version 15\ncpu0 1 2 3\ndomain0 7\ncpu2 10 20 30\n";
 
-    fn column(index: usize, name: &str) -> Column {
-        Column { index, sensor: SensorDef::counter(format!("f/{name}"), "1", "") }
+    fn column(index: usize, name: &str) -> SumColumn {
+        SumColumn { index, sensor: SensorDef::counter(format!("f/{name}"), "1", "") }
     }
 
     #[test]
@@ -338,7 +339,7 @@ mod tests {
 
     #[test]
     fn sums_have_the_modulus_of_the_counters() {
-        let wrapping = Column { sensor: SensorDef { wraps_at: Some(WRAPS_AT), ..column(0, "a").sensor }, index: 0 };
+        let wrapping = SumColumn { sensor: SensorDef { wraps_at: Some(WRAPS_AT), ..column(0, "a").sensor }, index: 0 };
         let format = ColumnFormat { header_lines: 0, prefix: b"", radix: 16 };
         let text = b"fffffffe 1\n00000003 1\n";
         let (_, table) = planned(|sensors| ColumnSums::plan(text, format, &[wrapping], sensors, |_, _| None));

@@ -7,7 +7,7 @@ use wholegrain_model::{Schema, SensorDef, SensorPath};
 
 use super::groups::GROUPS;
 use super::*;
-use crate::parse::{IncrementalParser, ParserCapacity};
+use crate::parse::{IncrementalParser, ParseOutcome, ParserCapacity, TextParser};
 use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
 
 /// A file of a fixture, with the result of its discovery.

@@ -4,13 +4,14 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Deserializer};
 use wholegrain_model::config::{ConfigError, Section};
-use wholegrain_model::name::{check_relative, sanitize_level};
+use wholegrain_model::name::check_relative;
 use wholegrain_model::{Kind, SensorDef};
 
+use super::number_file::{filled_template, place};
 use super::presets::{PRESETS, Preset};
 use crate::options::{self, GROUPS_ALL, GROUPS_DEFAULT, GroupOptions};
 
-/// The presets' names.
+/// The names of the presets in the settings.
 static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| PRESETS.iter().map(|preset| preset.name).collect());
 /// What a list of presets may contain.
 static WORDS: LazyLock<Vec<&str>> =
@@ -113,16 +114,6 @@ impl FilePattern {
             ..SensorDef::gauge(filled_template(&self.name, captures), &self.unit, &self.description).scaled(self.scale)
         }
     }
-}
-
-/// Replaces `{1}`, `{2}`, … in a template.
-pub fn filled_template(template: &str, captures: &[String]) -> String {
-    let fill = |name: String, (index, capture): (usize, &String)| name.replace(&place(index), &sanitize_level(capture));
-    captures.iter().enumerate().fold(template.to_owned(), fill)
-}
-
-fn place(index: usize) -> String {
-    format!("{{{}}}", index + 1)
 }
 
 impl TryFrom<RawFilePattern> for FilePattern {

@@ -4,8 +4,8 @@ use crate::{scan, states};
 
 /// How a file writes its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileFormat {
-    /// An integer.
+pub enum ValueFormat {
+    /// An integer, perhaps with a sign.
     Int,
     /// An integer; a negative one stands for an unknown value.
     NotNegative,
@@ -27,7 +27,7 @@ pub enum FileValue {
     Garbage,
 }
 
-impl FileFormat {
+impl ValueFormat {
     /// The value of a file's text.
     pub fn value(self, bytes: &[u8]) -> FileValue {
         let value = match self {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn values_of_texts() {
-        use FileFormat::{First, Int, NotNegative, State, WordCount};
+        use ValueFormat::{First, Int, NotNegative, State, WordCount};
         let state = State(&["down", "up"]);
         for (format, text, expected) in [
             (Int, "-5\n", Number(-5)),
@@ -93,14 +93,15 @@ mod tests {
     fn a_cut_or_changed_text_gives_a_value_only_if_it_is_complete() {
         let mut random = Random::seeded();
         let formats = [
-            FileFormat::Int,
-            FileFormat::NotNegative,
-            FileFormat::State(&["up"]),
-            FileFormat::WordCount,
-            FileFormat::First,
+            ValueFormat::Int,
+            ValueFormat::NotNegative,
+            ValueFormat::State(&["up"]),
+            ValueFormat::WordCount,
+            ValueFormat::First,
         ];
-        for text in ["1234567 / 200\n", "eth0 eth1\n", "up\n", "12\n", "-1\n"] {
-            for format in formats {
+        let texts = ["1234567\n", "1234567\n", "up\n", "eth0 eth1\n", "1234567 / 200\n"];
+        for (format, own) in formats.into_iter().zip(texts) {
+            for text in [own, "12\n", "-1\n", "eth0\n"] {
                 for end in 0..text.len() {
                     assert!(
                         !matches!(format.value(&text.as_bytes()[..end]), Number(_)),

@@ -5,7 +5,7 @@ use std::path::Path;
 use wholegrain_model::name::sanitize_level;
 use wholegrain_model::{Kind, SensorDef};
 
-use super::presets::{NumberFile, text};
+use super::number_file::{NumberFile, text};
 use crate::glob;
 
 /// A quantity. The names of its files begin with `letters`; `name` is for descriptions.

@@ -7,6 +7,7 @@
 mod config;
 mod format;
 mod hwmon;
+mod number_file;
 mod presets;
 mod processor;
 mod rows;
@@ -18,8 +19,8 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::config::{ConfigError, Section};
 
 use self::config::SysfsConfig;
-use self::format::{FileFormat, FileValue};
-use self::presets::NumberFile;
+use self::format::{FileValue, ValueFormat};
+use self::number_file::NumberFile;
 use crate::file::{self, PolledFile};
 use crate::glob;
 use crate::options::{GroupOptions, NO_OPTIONS};
@@ -167,7 +168,7 @@ fn is_numeric(path: &Path) -> Result<(), Unusable> {
 /// Reads files of one number each.
 struct NumberReader {
     what: &'static str,
-    files: Vec<(PolledFile, FileFormat)>,
+    files: Vec<(PolledFile, ValueFormat)>,
 }
 
 impl Reader for NumberReader {

@@ -5,17 +5,14 @@
 //! Documentation/power/powercap/powercap.rst, Documentation/ABI/stable/sysfs-class-infiniband,
 //! Documentation/admin-guide/RAS.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use wholegrain_model::name::sanitize_level;
 use wholegrain_model::{Interval, SensorDef};
 
-use super::format::FileFormat;
+use super::number_file::{NumberFile, text};
 use super::{hwmon, processor, rows};
 use crate::glob::{self, PathMatch};
-
-/// The longest text of a device in a description, in characters.
-const LABEL_CHARACTERS_MAX: usize = 100;
 
 /// A known kind of devices: the name is that in the configuration and of the group.
 pub struct Preset {
@@ -76,30 +73,6 @@ pub static PRESETS: &[Preset] = &[
     preset("watchdog", |sys, _| rows::find(sys, rows::WATCHDOG)).every(60).blocking(),
     preset("hwmon_limits", hwmon::limits).every(60).off().blocking(),
 ];
-
-/// A file with a value, and its sensor.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NumberFile {
-    pub path: PathBuf,
-    pub sensor: SensorDef,
-    pub format: FileFormat,
-    /// Whether the file may hold text, so that discovery must read it.
-    pub may_be_text: bool,
-}
-
-impl NumberFile {
-    /// A file that holds a number whenever it exists.
-    pub fn new(path: PathBuf, sensor: SensorDef) -> Self {
-        Self { path, sensor, format: FileFormat::Int, may_be_text: false }
-    }
-}
-
-/// The content of a short text file, such as the name of a device, without white space around it; `None` for an empty or missing file.
-pub fn text(path: &Path) -> Option<String> {
-    let bytes = std::fs::read(path).ok()?;
-    let text: String = String::from_utf8_lossy(&bytes).trim().chars().take(LABEL_CHARACTERS_MAX).collect();
-    (!text.is_empty()).then_some(text)
-}
 
 fn thermal(sys: &Path) -> Vec<NumberFile> {
     let zones = glob::find(sys, "class/thermal/thermal_zone*/temp").into_iter();

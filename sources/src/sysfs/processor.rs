@@ -7,7 +7,7 @@ use std::path::Path;
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use super::presets::{NumberFile, text};
+use super::number_file::{NumberFile, text};
 use crate::glob::{self, PathMatch};
 
 /// The files of a CPU's throttling that all CPUs of a core or of a package share: the unit whose it is, the file, the sensor.

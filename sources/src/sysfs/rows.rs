@@ -7,9 +7,8 @@ use std::path::Path;
 
 use wholegrain_model::{Kind, SensorDef};
 
-use super::config::filled_template;
-use super::format::FileFormat;
-use super::presets::NumberFile;
+use super::format::ValueFormat;
+use super::number_file::{NumberFile, filled_template};
 use crate::{glob, states};
 
 /// A pattern of files with one value each.
@@ -21,12 +20,12 @@ pub struct FileRow {
     unit: &'static str,
     scale: f64,
     kind: Kind,
-    format: FileFormat,
+    format: ValueFormat,
     description: &'static str,
 }
 
 const fn number(path: &'static str, name: &'static str, unit: &'static str, description: &'static str) -> FileRow {
-    FileRow { path, name, unit, scale: 1.0, kind: Kind::Gauge, format: FileFormat::Int, description }
+    FileRow { path, name, unit, scale: 1.0, kind: Kind::Gauge, format: ValueFormat::Int, description }
 }
 
 const fn count(path: &'static str, name: &'static str, description: &'static str) -> FileRow {
@@ -39,7 +38,7 @@ const fn state(
     words: &'static [&'static str],
     description: &'static str,
 ) -> FileRow {
-    FileRow { format: FileFormat::State(words), ..number(path, name, "1", description) }
+    FileRow { format: ValueFormat::State(words), ..number(path, name, "1", description) }
 }
 
 impl FileRow {
@@ -47,7 +46,7 @@ impl FileRow {
         Self { scale, ..self }
     }
 
-    const fn format(self, format: FileFormat) -> Self {
+    const fn format(self, format: ValueFormat) -> Self {
         Self { format, ..self }
     }
 }
@@ -60,7 +59,7 @@ pub fn find(sys: &Path, rows: &[FileRow]) -> Vec<NumberFile> {
             let name = filled_template(row.name, &found.captures);
             let sensor = SensorDef { kind: row.kind, ..SensorDef::gauge(name, row.unit, row.description) };
             let sensor = match row.format {
-                FileFormat::State(words) => states::described(sensor, words),
+                ValueFormat::State(words) => states::described(sensor, words),
                 _ => sensor.scaled(row.scale),
             };
             all.push(NumberFile { format: row.format, ..NumberFile::new(found.path, sensor) });
@@ -130,7 +129,7 @@ pub const NETCLASS: &[FileRow] = &[
     count("class/net/*/carrier_changes", "netclass/{1}/carrier_changes", "Times that the link went up or down."),
     number("class/net/*/speed", "netclass/{1}/speed", "bit/s", "Speed of the link.")
         .scaled(1e6)
-        .format(FileFormat::NotNegative),
+        .format(ValueFormat::NotNegative),
     state("class/net/*/duplex", "netclass/{1}/duplex", &["half", "full", "unknown"], "Directions at a time."),
     number("class/net/*/mtu", "netclass/{1}/mtu", "By", "The longest packet."),
     number("class/net/*/tx_queue_len", "netclass/{1}/tx_queue_len", "1", "The most packets that wait to be sent."),
@@ -141,7 +140,7 @@ const LINK: &[&str] = &["down", "up", "going down", "going back"];
 /// Bonded interfaces and their parts.
 pub const BONDING: &[FileRow] = &[
     number("class/net/*/bonding/slaves", "bonding/{1}/interfaces", "1", "Interfaces that are parts of this one.")
-        .format(FileFormat::WordCount),
+        .format(ValueFormat::WordCount),
     state("class/net/*/bonding/mii_status", "bonding/{1}/link", LINK, "Link."),
     number(
         "class/net/*/bonding/ad_num_ports",
@@ -171,7 +170,7 @@ const SYNC: &[&str] = &["idle", "resync", "recover", "check", "repair", "reshape
 /// Arrays of disks (md).
 pub const MD: &[FileRow] = &[
     state("block/md*/md/array_state", "md/md{1}/state", ARRAY, "State of the array."),
-    number("block/md*/md/raid_disks", "md/md{1}/disks", "1", "Disks of a complete array.").format(FileFormat::First),
+    number("block/md*/md/raid_disks", "md/md{1}/disks", "1", "Disks of a complete array.").format(ValueFormat::First),
     number("block/md*/md/degraded", "md/md{1}/degraded", "1", "Disks that are missing."),
     state("block/md*/md/sync_action", "md/md{1}/sync_action", SYNC, "What is done to the redundancy."),
     number(
@@ -181,16 +180,16 @@ pub const MD: &[FileRow] = &[
         "How far it is; a gap while nothing is done.",
     )
     .scaled(512.0)
-    .format(FileFormat::First),
+    .format(ValueFormat::First),
     number("block/md*/md/sync_speed", "md/md{1}/sync_speed", "By/s", "How fast it is; a gap while nothing is done.")
         .scaled(1024.0)
-        .format(FileFormat::First),
+        .format(ValueFormat::First),
     number("block/md*/md/mismatch_cnt", "md/md{1}/mismatch", "By", "What the last check found to differ.")
         .scaled(512.0),
     count("block/md*/md/dev-*/errors", "md/md{1}/{2}/errors", "Read errors of the disk that were corrected."),
 ];
 
-/// Watchdog timers.
+/// Watchdog timers, of hardware and of software.
 pub const WATCHDOG: &[FileRow] = &[
     state("class/watchdog/watchdog*/state", "watchdog/{1}/state", &["inactive", "active"], "State of the timer."),
     number(

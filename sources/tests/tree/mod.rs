@@ -33,6 +33,9 @@ pub const TREES: [&str; 2] = ["recorded", "handmade"];
 /// Sources whose job scope does not read files below the roots.
 pub const WITHOUT_FIXTURES_OF_JOBS: [&str; 1] = ["perf"];
 
+/// Sources whose values are the machine's, whatever the tree.
+pub const OF_THE_MACHINE: [&str; 1] = ["timex"];
+
 /// The table of a source in `fixtures/every-group.toml`, which turns on every group.
 pub fn every_group(source: &str) -> Section {
     let text = include_str!("../../fixtures/every-group.toml");
