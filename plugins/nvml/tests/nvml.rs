@@ -9,8 +9,14 @@ use std::process::Command;
 use expect_test::expect_file;
 use wholegrain_model::config::{ConfigError, Document};
 use wholegrain_model::{Kind, ValueType};
+use wholegrain_plugin::abi::PluginDescriptor;
+use wholegrain_plugin::{HostSettings, HostedSource};
 use wholegrain_plugin_nvml::SOURCE;
 use wholegrain_sources::{ConfigureContext, GroupPlan, ReadProblem, Reading, Roots, Row, Source};
+
+unsafe extern "C" {
+    safe fn wholegrain_source_v1() -> *const PluginDescriptor;
+}
 
 /// A node with a driver: the stand-in, its answers, and the processes and jobs of the node.
 struct Node {
@@ -362,5 +368,52 @@ fn settings() {
     ] {
         let error = node.configure(settings).err().expect("an error").to_string();
         assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn the_packaged_example_is_valid_and_so_are_its_other_keys() {
+    let text = include_str!("../../../packaging/plugins/nvml.toml");
+    let all: String = text
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(setting) if setting.starts_with('[') || setting.contains(" = ") => format!("{setting}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    for text in [text, &all] {
+        let section = Document::new("nvml.toml", text).root().child("plugins").child("nvml");
+        (SOURCE.configure)(&section, &ConfigureContext::default()).expect("a valid example");
+    }
+}
+
+/// The agent refuses names, units and groups that break its bounds, and says so in notes.
+#[test]
+fn the_agent_takes_every_group_and_value_through_the_interface_of_plug_ins() {
+    let node = Node::new(&[]);
+    node.process(10, "0::/system.slice/slurmstepd.scope/job_1/step_0\n");
+    node.jobs(&[1]);
+    node.set(&["gpu0.processes 10:1000"]);
+    let roots = Roots { proc: node.path("proc"), sys: node.path("sys"), cgroup: node.path("cgroup") };
+    let settings = HostSettings {
+        table: "nvml = \"libnvidia-ml.so.1\"\njob_records = \"records.json\"\n".to_owned(),
+        file: "agent.toml".to_owned(),
+        context: ConfigureContext { roots, config_dir: node.folder.path().to_owned() },
+    };
+    // SAFETY: the descriptor of this program.
+    let mut source = unsafe { HostedSource::configure(wholegrain_source_v1(), &settings) }.expect("a source");
+    let found = source.discover().expect("groups");
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    let (direct, _) = discover(node.source("").as_mut());
+    assert_eq!(found.groups.len(), direct.len());
+    for mut group in found.groups {
+        assert!(group.blocking && group.sensors == direct[&group.name].sensors, "{}", group.name);
+        let count = group.sensors.len();
+        let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
+        let problem = group.reader.read(&mut values, &mut gaps).problem.map(str::to_owned);
+        assert_eq!(problem, None, "{}", group.name);
+        if let Some(index) = group.sensors.iter().position(|sensor| sensor.name == "job/1/gpu/1/memory_used") {
+            assert_eq!((group.name.as_str(), values[index]), ("nvml/jobs", 1000));
+        }
     }
 }
