@@ -67,10 +67,10 @@ const DEVICE: [&str; 12] = [
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SharedKeys {
-    /// Read by [`read_templates`].
+    /// The templates, which [`read_templates`] reads.
     #[serde(default, rename = "template")]
     _templates: serde::de::IgnoredAny,
-    /// Read by [`DeviceReader`].
+    /// The lists of devices, which [`DeviceReader`] reads.
     #[serde(default, rename = "device")]
     _devices: serde::de::IgnoredAny,
     interval: Option<Interval>,

@@ -11,7 +11,7 @@ const NOTES_MAX: usize = 20;
 /// What a poller or a pool of workers has done, shared with its source.
 #[derive(Debug, Default)]
 pub struct PollCounts {
-    /// Polls that began.
+    /// Polls that began, with or without an end.
     pub polls: AtomicU64,
     /// Polls that ended with an answer.
     pub answers: AtomicU64,

@@ -8,6 +8,7 @@ use wholegrain_devices::{Credentials, DeviceConfig};
 use wholegrain_model::config::{ConfigError, Section, unknown};
 use wholegrain_model::name::check_relative;
 use wholegrain_model::schema::UNIT_BYTES_MAX;
+use wholegrain_model::unit::Unit;
 use wholegrain_model::{Interval, Kind, ValueType};
 
 use crate::ber::Oid;
@@ -21,7 +22,7 @@ const OBJECTS_MAX: usize = 2000;
 /// The keys of a file of credentials.
 const CREDENTIALS: [&str; 7] = ["community", "user", "auth", "auth_password", "privacy", "privacy_password", "context"];
 
-/// The protocol's keys.
+/// The keys of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnmpKeys {
@@ -71,7 +72,7 @@ pub struct TableKeys {
     pub name: String,
     /// The column whose text names the rows.
     pub index: Option<String>,
-    /// Columns by name.
+    /// Columns by their names.
     pub columns: Vec<String>,
     /// Columns with a description of their own.
     pub column: Vec<ObjectKeys>,
@@ -221,6 +222,7 @@ fn object_spec(keys: &ObjectKeys, is_scalar: bool) -> Result<ObjectSpec, String>
     if unit.len() > UNIT_BYTES_MAX {
         return Err(format!("{name}: the unit is longer than {UNIT_BYTES_MAX} bytes"));
     }
+    Unit::parse(&unit).map_err(|error| format!("{name}: the unit {unit:?} is not a UCUM code: {error}"))?;
     let scale_by = match &keys.scale_by {
         Some(text) => Some(oid_of(text)?.0),
         None => base.as_ref().and_then(|base| base.scale_by.clone()),

@@ -45,7 +45,7 @@ struct ColumnCursor {
 enum PollStage {
     /// Asking for the names of the group with these numbers.
     Objects { left: Vec<usize>, asked: usize },
-    /// Walking a table.
+    /// Walking the columns of a table.
     Table { table: usize, cursors: Vec<ColumnCursor>, asked: usize },
 }
 

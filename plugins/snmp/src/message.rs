@@ -18,7 +18,7 @@ pub const NO_SUCH_NAME: i64 = 2;
 pub enum SnmpValue {
     Integer(i64),
     Counter32(u32),
-    /// Gauge32 or Unsigned32.
+    /// A Gauge32 or an Unsigned32.
     Gauge32(u32),
     /// Hundredths of a second.
     TimeTicks(u32),

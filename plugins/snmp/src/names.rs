@@ -7,7 +7,7 @@ use crate::ber::Oid;
 /// An object with a name.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedObject {
-    /// `MODULE::object`.
+    /// `MODULE::object`, as in the MIB.
     pub name: &'static str,
     oid: &'static str,
     pub unit: &'static str,
@@ -164,7 +164,7 @@ pub struct PresetTable {
     pub columns: &'static [&'static str],
 }
 
-/// A ready-made group.
+/// A ready-made group of sensors.
 pub struct PresetGroup {
     pub name: &'static str,
     pub objects: &'static [&'static str],
@@ -302,6 +302,7 @@ mod tests {
             assert_eq!(NAMES.iter().filter(|other| other.short() == object.short()).count(), 1, "{}", object.name);
             assert_eq!(NAMES.iter().filter(|other| other.oid == object.oid).count(), 1, "{}", object.name);
             assert!(object.description.ends_with('.'), "{}", object.name);
+            assert!(wholegrain_model::unit::Unit::parse(object.unit).is_ok(), "{}: {}", object.name, object.unit);
         }
         for preset in PRESETS {
             assert!(preset.objects.iter().all(|name| NamedObject::find(name).unwrap().is_scalar()), "{}", preset.name);

@@ -35,10 +35,10 @@ const REPETITIONS_MAX: u32 = 1000;
 /// The plug-in has no keys besides those that all sources of devices have, and those of an agent as a default are in templates.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NoKeys {}
+struct NoOwnKeys {}
 
 fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    let config: DevicesConfig<NoKeys, SnmpKeys> = config::read(section, context)?;
+    let config: DevicesConfig<NoOwnKeys, SnmpKeys> = config::read(section, context)?;
     let mut shared: HashMap<*const SnmpKeys, Arc<[SharedGroup]>> = HashMap::new();
     let mut identities = Identities::default();
     let mut agents = Vec::new();

@@ -531,4 +531,48 @@ mod tests {
             assert_eq!(hex(&kind.hash(&[&made, &engine, &made])), localised);
         }
     }
+
+    /// A session that knows the engine.
+    fn session(user: &Arc<UsmUser>) -> UsmSession {
+        let mut session = UsmSession::new(user.clone(), 1);
+        let engine = SecurityParameters { engine: b"engine-1", boots: 3, time: 1000, user: &[], code: &[], salt: &[] };
+        session.learn(&engine, 0).unwrap();
+        session
+    }
+
+    #[test]
+    fn only_a_genuine_message_of_the_time_is_taken() {
+        let names = [crate::ber::Oid::new([1, 3, 6, 1, 2, 1, 1, 3, 0])];
+        let request = PduRequest { kind: message::RESPONSE, id: 7, repetitions: 0, names: &names };
+        for privacy in [PrivacyKind::Aes128, PrivacyKind::Des, PrivacyKind::Aes256] {
+            let (auth, privacy) = (Some((AuthKind::Sha256, "password-1")), Some((privacy, "password-2")));
+            let user = Arc::new(UsmUser::new("user", "", auth, privacy));
+            let mut bytes = Vec::new();
+            session(&user).put_message(&mut bytes, 7, &request, 0);
+            let read = |bytes: &[u8], id, now_ns| session(&user).read_message(bytes, id, now_ns);
+            assert!(matches!(read(&bytes, 7, 0), Ok(UsmMessage::Answer(answer)) if answer.values[0].0 == names[0]));
+            assert!(read(&bytes, 8, 0).is_err(), "another number");
+            assert_eq!(read(&bytes, 7, 200_000_000_000), Err(BerError("an old message")));
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(read(&damaged, 7, 0).is_err(), "bit {bit}");
+            }
+            for length in 0..bytes.len() {
+                assert!(read(&bytes[..length], 7, 0).is_err(), "cut at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_without_the_security_of_the_request_is_not_taken() {
+        let mut plain = session(&Arc::new(UsmUser::new("user", "", None, None)));
+        let mut bytes = Vec::new();
+        let request = PduRequest { kind: message::RESPONSE, id: 7, repetitions: 0, names: &[] };
+        plain.put_message(&mut bytes, 7, &request, 0);
+        assert!(plain.read_message(&bytes, 7, 0).is_ok());
+        let signed = Arc::new(UsmUser::new("user", "", Some((AuthKind::Sha1, "password-1")), None));
+        let refused = session(&signed).read_message(&bytes, 7, 0);
+        assert_eq!(refused, Err(BerError("an answer with less security than the request")));
+    }
 }

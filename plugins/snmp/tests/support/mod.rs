@@ -39,7 +39,7 @@ pub fn source(text: &str, folder: &Path) -> Sampled {
 }
 
 impl Sampled {
-    /// Discovers again.
+    /// Discovers again, as the agent does.
     pub fn discover(&mut self) {
         let notes = &mut self.notes;
         let plans = self.source.discover(&mut |note| notes.push(note));
