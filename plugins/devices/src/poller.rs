@@ -242,7 +242,9 @@ impl PollLoop {
                 run.device.protocol.again(&mut turn);
             }
         }
-        let (sends, end) = (turn.sends, turn.end);
+        let (sends, end, is_accepted) = (turn.sends, turn.end, turn.is_accepted);
+        let reply = std::mem::take(&mut turn.reply);
+        send_reply(run.socket.as_ref(), &reply);
         if let Some(end) = end {
             self.end(device, end);
         } else if sends {
@@ -256,6 +258,8 @@ impl PollLoop {
             if let Err(error) = write(run) {
                 self.end(device, Err(network(&error)));
             }
+        } else if is_accepted {
+            // It is neither the answer nor something that nobody asked for.
         } else if consumed == 0 || !matches!(run.socket, Some(DeviceSocket::Tcp { .. })) {
             PollCounts::add(&self.counts.strays);
             poll.strays += 1;
@@ -297,7 +301,9 @@ impl PollLoop {
                 }
                 Ok(length) => {
                     let now = self.now().wall_ns;
-                    self.devices[device].device.protocol.unsolicited(&buffer[..length], now);
+                    let (run, mut reply) = (&mut self.devices[device], Vec::new());
+                    run.device.protocol.unsolicited(&buffer[..length], now, &mut reply);
+                    send_reply(run.socket.as_ref(), &reply);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -430,6 +436,13 @@ impl PollLoop {
         }
         run.problem = problem;
         self.schedule.done(poll.key, problem, now);
+    }
+}
+
+/// Sends a datagram that is not the request of a poll. One that is lost is sent again after the device has repeated its message.
+fn send_reply(socket: Option<&DeviceSocket>, reply: &[u8]) {
+    if let (Some(DeviceSocket::Udp(socket)), false) = (socket, reply.is_empty()) {
+        let _ = socket.send(reply);
     }
 }
 

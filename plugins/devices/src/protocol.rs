@@ -52,7 +52,8 @@ pub trait DeviceProtocol: Send {
     fn again(&mut self, _turn: &mut PollTurn<'_>) {}
 
     /// Takes a datagram that came outside a poll, through [`DeviceTransport::UdpKept`]. `now_ns` is the wall-clock time.
-    fn unsolicited(&mut self, _bytes: &[u8], _now_ns: i64) {}
+    /// What it writes to `reply` is sent to the device.
+    fn unsolicited(&mut self, _bytes: &[u8], _now_ns: i64, _reply: &mut Vec<u8>) {}
 
     /// The connection was closed, or a poll ended without an answer: the next poll begins from the start.
     fn disconnected(&mut self) {}
@@ -63,6 +64,8 @@ pub struct PollTurn<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) sends: bool,
     pub(crate) end: Option<Result<(), DeviceProblem>>,
+    pub(crate) reply: Vec<u8>,
+    pub(crate) is_accepted: bool,
     slot: &'a AnswerSlot,
     now_ns: i64,
 }
@@ -71,7 +74,7 @@ impl<'a> PollTurn<'a> {
     /// A turn of a poll whose answer goes to `slot`, at the wall-clock time `now_ns`. `out` receives the request. Tests of a protocol use it without
     /// a poller.
     pub fn new(out: &'a mut Vec<u8>, slot: &'a AnswerSlot, now_ns: i64) -> Self {
-        Self { out, sends: false, end: None, slot, now_ns }
+        Self { out, sends: false, end: None, reply: Vec::new(), is_accepted: false, slot, now_ns }
     }
 
     /// Sends a request: `write` appends it to an empty buffer. The timeout begins again.
@@ -79,6 +82,17 @@ impl<'a> PollTurn<'a> {
         self.out.clear();
         write(self.out);
         self.sends = true;
+    }
+
+    /// Sends a datagram besides the request: the acknowledgement of a message that the device sent by itself. The request stays as it is.
+    pub fn reply(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.reply.clear();
+        write(&mut self.reply);
+    }
+
+    /// The message was of use, though it is not the awaited answer.
+    pub fn accept(&mut self) {
+        self.is_accepted = true;
     }
 
     /// The slot of the polled group.
