@@ -281,6 +281,11 @@ impl SeriesTable {
         self.by_identity.insert(identity.into(), index);
     }
 
+    /// The language of the text that it was made of.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     /// Of several lines of a series in a text the last one counts, as in the output of a program that goes on. Without this they are a gap.
     pub fn takes_newest(self) -> Self {
         Self { takes_newest: true, ..self }
