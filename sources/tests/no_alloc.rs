@@ -194,3 +194,21 @@ fn jobs() {
         files.iter_mut().for_each(|file| file.check(true));
     }
 }
+
+#[test]
+fn expositions_of_exporters() {
+    use wholegrain_sources::exposition::{Dialect, SensorNaming, SeriesCatalogue};
+    let line = |index: u32| format!("node_cpu_seconds_total{{cpu=\"{index}\",mode=\"idle\"}} {index}.25\n");
+    let text: String = (0..1_000).map(line).collect();
+    // The same series in another order, which the first read learns.
+    let turned: String = (0..1_000).rev().map(line).collect();
+    let mut catalogue = SeriesCatalogue::new(SensorNaming::default(), 1_000, 0);
+    let (mut table, sensors) = catalogue.learn(text.as_bytes(), Dialect::Text, &|_| true, &mut |_| {});
+    let (mut values, mut gaps) = (vec![0; sensors.len()], vec![0; sensors.len().div_ceil(64)]);
+    let mut read = |text: &str| {
+        let read = table.read(text.as_bytes(), None, &mut Row::new(&mut values, &mut gaps));
+        assert_eq!((read.values, read.unknown), (1_000, 0));
+    };
+    assert_eq!(allocations(|| read(&text)), 0);
+    assert_eq!(allocations(|| read(&turned)), 0);
+}

@@ -246,3 +246,24 @@ fn settings_with_mistakes() {
         assert!(error.starts_with("agent.toml:") && error.contains(expected), "{text}: {error:?}");
     }
 }
+
+#[test]
+fn the_examples_of_the_documents_are_valid() {
+    let readme = include_str!("../../README.md");
+    let mut blocks = vec![String::new()];
+    for line in readme.lines() {
+        match line.strip_prefix("    ") {
+            Some(code) => blocks.last_mut().unwrap().push_str(&format!("{code}\n")),
+            None if line.is_empty() => blocks.last_mut().unwrap().push('\n'),
+            None => blocks.push(String::new()),
+        }
+    }
+    blocks.retain(|block| block.contains("plugins.scrape"));
+    assert_eq!(blocks.len(), 4);
+    blocks.push(include_str!("../../../../packaging/plugins/scrape.toml").to_owned());
+    for block in blocks {
+        if let Err(error) = configure_in("".as_ref(), &block) {
+            panic!("{error} in\n{block}");
+        }
+    }
+}
