@@ -103,3 +103,55 @@ fn a_server_killed_with_a_full_window_gets_everything_once() {
     assert_eq!(probe.status()["dropped_batches"], 0);
     assert!(agent.stop().success() && server.stop().success());
 }
+
+/// A group with more new sensors than the server allows an agent in an hour: the other groups are sent, and it is sent when the quota allows it.
+fn a_refused_group_silences_no_other(version: &str) {
+    let site = Site::new();
+    site.set("server/server.toml", "mqtt.limits", "schema_sensors_per_hour_max", "400");
+    let probe = Probe::new(&site, "probe", "probe-spool", "256KiB");
+    let file = site.path("probe.toml");
+    let text = std::fs::read_to_string(&file).expect("the probe's configuration");
+    let text = text.replace("[spool]", &format!("version = \"{version}\"\n[spool]"));
+    std::fs::write(&file, text + "[sources.procfs]\ngroups = [\"meminfo\"]\ninterval = \"100ms\"\n")
+        .expect("a writable file");
+    let mut server = site.start_server();
+    let mut agent = probe.start();
+    let newest = || {
+        let found = site.api("/api/v1/newest?pattern=/**/MemFree");
+        found.and_then(|found| found["readings"][0]["time"].as_str().map(str::to_owned))
+    };
+    wait_until("the group that is refused is named", || {
+        assert!(agent.runs(), "the agent ended: {}", agent.log());
+        agent.log().contains("refuses the schema of group tester")
+    });
+    wait_until("readings of the other group", || newest().is_some());
+    for _ in 0..5 {
+        let before = newest();
+        wait_until("later readings of the other group", || newest() > before);
+    }
+    assert!(probe.stored().is_empty(), "the quota holds");
+    assert_eq!(agent.log().matches("refuses the schema of group").count(), 1, "named once: {}", agent.log());
+    site.set("server/server.toml", "mqtt.limits", "schema_sensors_per_hour_max", "100000");
+    server.signal(libc::SIGHUP);
+    wait_until("the refused group is sent", || !probe.stored().is_empty());
+    assert!(agent.log().contains("accepts the schema of group tester now"), "{}", agent.log());
+    let back = now_ns();
+    wait_until("live readings and an empty spool", || {
+        probe.has_later_than(back) && probe.status()["spool_bytes"].as_u64() == Some(0)
+    });
+    let rows = probe.stored();
+    assert_unbroken(&rows);
+    assert_eq!(rows.first().map(|row| row.1), Some(0), "also what was sampled while it was refused");
+    assert_eq!(probe.status()["dropped_batches"], 0);
+    assert!(agent.stop().success() && server.stop().success());
+}
+
+#[test]
+fn a_refused_group_silences_no_other_with_mqtt_5() {
+    a_refused_group_silences_no_other("5");
+}
+
+#[test]
+fn a_refused_group_silences_no_other_with_mqtt_3_1_1() {
+    a_refused_group_silences_no_other("3.1.1");
+}

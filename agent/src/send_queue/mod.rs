@@ -42,6 +42,8 @@ pub struct SendQueueContext {
 pub struct SendQueue {
     context: SendQueueContext,
     pending: VecDeque<Arc<EncodedBatch>>,
+    /// Batches that may be sent, but whose schema the server refuses for now, by sequence number. Their bytes count as pending.
+    held: VecDeque<Arc<EncodedBatch>>,
     pending_bytes: u64,
     /// Bytes of the batches in flight that are in memory only. The link holds the batches.
     flight_bytes: u64,
@@ -61,6 +63,7 @@ impl SendQueue {
         let mut queue = Self {
             context,
             pending: VecDeque::new(),
+            held: VecDeque::new(),
             pending_bytes: 0,
             flight_bytes: 0,
             released: 0,
@@ -128,6 +131,48 @@ impl SendQueue {
         if self.released > 0 { self.pending.front() } else { None }
     }
 
+    /// Lets the oldest batch wait until [`SendQueue::release_held`].
+    pub fn hold_front(&mut self) {
+        if let Some(batch) = self.pending.pop_front() {
+            self.released = self.released.saturating_sub(1);
+            let at = self.held.partition_point(|other| other.seq < batch.seq);
+            self.held.insert(at, batch);
+        }
+    }
+
+    /// Returns held batches to their places, except those that `is_held` names.
+    pub fn release_held(&mut self, is_held: impl Fn(&EncodedBatch) -> bool) {
+        if self.held.iter().all(|batch| is_held(batch)) {
+            return;
+        }
+        for batch in std::mem::take(&mut self.held) {
+            if is_held(&batch) {
+                self.held.push_back(batch);
+            } else {
+                self.released += 1;
+                let at = self.pending.partition_point(|other| other.seq < batch.seq);
+                self.pending.insert(at, batch);
+            }
+        }
+    }
+
+    /// The oldest batch in memory, held or not.
+    fn oldest(&self) -> Option<&Arc<EncodedBatch>> {
+        self.pending.front().into_iter().chain(self.held.front()).min_by_key(|batch| batch.seq)
+    }
+
+    /// Removes the oldest batch in memory.
+    fn pop_oldest(&mut self) {
+        let Some(seq) = self.oldest().map(|batch| batch.seq) else { return };
+        let batch = if self.held.front().is_some_and(|batch| batch.seq == seq) {
+            self.held.pop_front()
+        } else {
+            self.released = self.released.saturating_sub(1);
+            self.pending.pop_front()
+        };
+        self.pending_bytes -= batch.map_or(0, |batch| batch.bytes());
+    }
+
     /// Takes the oldest batch: it is in flight now.
     pub fn take_front(&mut self) -> Option<Arc<EncodedBatch>> {
         let batch = self.pending.pop_front()?;
@@ -179,19 +224,17 @@ impl SendQueue {
         let age_max = self.age_max(send_period);
         let now = clock::mono();
         let mut dropped = 0;
-        while let Some(oldest) = self.pending.front().cloned() {
+        while let Some(oldest) = self.oldest().cloned() {
             let too_much = self.is_over(queue_bytes_max);
             let too_old = age_max.is_some_and(|age_max| now - oldest.made_mono > age_max.as_nanos() as i64);
             if !too_much && !too_old {
                 break;
             }
             let stored = self.copy_to_disk(&oldest).is_some();
-            if !stored && (!too_much || self.pending.len() == 1) {
+            if !stored && (!too_much || self.pending.len() + self.held.len() == 1) {
                 break;
             }
-            self.pending.pop_front();
-            self.pending_bytes -= oldest.bytes();
-            self.released = self.released.saturating_sub(1);
+            self.pop_oldest();
             dropped += u64::from(!stored);
         }
         self.count_dropped(dropped);
@@ -264,7 +307,7 @@ impl SendQueue {
     pub fn due_in(&self, send_period: Duration) -> Option<Duration> {
         let disk = self.disk.as_ref()?;
         let flush = disk.dirty_since.map(|since| disk.config.flush_every.duration().saturating_sub(since.elapsed()));
-        let age = self.pending.front().and_then(|oldest| {
+        let age = self.oldest().and_then(|oldest| {
             let age = Duration::from_nanos(u64::try_from(clock::mono() - oldest.made_mono).unwrap_or(0));
             let refused = disk.refused_at.map_or(Duration::ZERO, |at| RETRY_AFTER.saturating_sub(at.elapsed()));
             Some((self.age_max(send_period)?.saturating_sub(age)).max(refused))
@@ -277,6 +320,7 @@ impl SendQueue {
         if let Some(disk) = &mut self.disk {
             disk.refused_at = None;
         }
+        self.release_held(|_| false);
         let mut lost = 0;
         while let Some(batch) = self.pending.pop_front() {
             lost += u64::from(self.copy_to_disk(&batch).is_none());

@@ -81,6 +81,8 @@ pub struct SpoolQueue {
     unreadable: u64,
     /// The server refused a record for now: `next_record` has to return it again.
     pub needs_rewind: bool,
+    /// Records were skipped because the server refuses their schema for now.
+    pub has_skipped: bool,
     pub dirty_since: Option<Instant>,
     pub refused_at: Option<Instant>,
     dropped_before: u64,
@@ -103,6 +105,7 @@ impl SpoolQueue {
             lost: HashSet::new(),
             unreadable: 0,
             needs_rewind: false,
+            has_skipped: false,
             dirty_since: None,
             refused_at: None,
             dropped_before: 0,
@@ -195,6 +198,7 @@ impl SpoolQueue {
     pub fn rewind(&mut self) {
         self.stashed = None;
         self.needs_rewind = false;
+        self.has_skipped = false;
         self.out = 0;
         self.spool.rewind();
     }

@@ -4,7 +4,9 @@
 //! - Out: QoS 1 messages; a batch leaves the queue when the server has acknowledged it, and not before.
 //! - Never: a sampler or an encoder that waits for it. Another thread makes the connection, so that the queue is kept below its bound meanwhile.
 
+mod connection;
 mod context;
+mod holds;
 mod link;
 mod records;
 mod send_schedule;

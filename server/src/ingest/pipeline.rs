@@ -2,11 +2,12 @@
 //!
 //! - Acknowledgements follow the order of the publishes (MQTT 3.1.1, 4.6), each after its batch or schema is durable.
 //! - A schema is registered at once, even if earlier publishes wait; a batch waits for the schemas that came before it.
+//! - A batch whose schema was refused on the same connection is refused for the same reason, so that the client's other batches go on.
 //! - A batch with an unknown schema is parked and the schema requested; when it arrives, parked batches are stored in their order. A batch parked
 //!   for [`ClientTerms::schema_wait_max`] closes the connection.
 //! - When the store is full or fails, batches are kept and retried, and [`PublishPipeline::can_read`] stops reading.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub const BUSY_RETRY_MAX: Duration = Duration::from_millis(200);
 pub const FAILED_RETRY: Duration = Duration::from_secs(1);
 /// The factor on the in-flight limits while everything waits for missing schemas.
 pub const PARKED_FACTOR: usize = 2;
+/// The most refused schemas of one connection that are remembered, to refuse their batches at once.
+pub const REFUSED_SCHEMAS_MAX: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum PublishState {
@@ -131,6 +134,8 @@ pub struct PublishPipeline {
     retry_at: Option<Instant>,
     retry_after: Duration,
     stopped: bool,
+    /// Schemas that this client announced and that were refused, with the reason.
+    refused_schemas: HashMap<SchemaHash, (ReasonCode, String)>,
 }
 
 impl PublishPipeline {
@@ -147,6 +152,7 @@ impl PublishPipeline {
             retry_at: None,
             retry_after: BUSY_RETRY,
             stopped: false,
+            refused_schemas: HashMap::new(),
         }
     }
 
@@ -375,6 +381,10 @@ impl PublishPipeline {
                 let bytes = entry.incoming.payload.len();
                 self.count(appended, readings, bytes);
             }
+            Err(StoreError::UnknownSchema(_)) if self.refused_schemas.contains_key(&hash) => {
+                let (code, why) = self.refused_schemas[&hash].clone();
+                return self.refuse(ticket, code, format!("its schema was refused: {why}"), now, effects);
+            }
             Err(StoreError::UnknownSchema(_)) => {
                 entry.state = PublishState::Parked(now);
                 self.metrics.parked.inc();
@@ -440,11 +450,21 @@ impl PublishPipeline {
             Ok(schema) => {
                 entry.state = PublishState::Done(ReasonCode::SUCCESS);
                 let hash = schema.hash();
+                self.refused_schemas.remove(&hash);
                 effects.push(entry.incoming.forward_as(true, Some(hash)));
                 self.metrics.schemas.inc();
                 self.unpark(|wanted| *wanted == hash);
             }
-            Err(SchemaRegisterError::Refused(code, why)) => return self.refuse(ticket, code, why, now, effects),
+            Err(SchemaRegisterError::Refused(code, why)) => {
+                // Batches that wait for it would hold back the acknowledgements of all batches behind them.
+                let hash = SchemaHash::of(&entry.incoming.payload);
+                if self.refused_schemas.len() >= REFUSED_SCHEMAS_MAX {
+                    self.refused_schemas.clear();
+                }
+                self.refused_schemas.insert(hash, (code, why.clone()));
+                self.unpark(|wanted| *wanted == hash);
+                return self.refuse(ticket, code, why, now, effects);
+            }
             Err(SchemaRegisterError::Store(_)) => {
                 entry.state = PublishState::Waiting;
                 self.retry(now, FAILED_RETRY);

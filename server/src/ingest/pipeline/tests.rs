@@ -183,6 +183,38 @@ fn a_schema_that_never_comes_ends_the_connection() {
 }
 
 #[test]
+fn batches_of_a_refused_schema_are_refused_and_the_others_go_on() {
+    let mut bench = PipelineFixture::new(true);
+    let (a, b) = (schema("a"), schema("b"));
+    let announce = |bench: &mut PipelineFixture| bench.publish("wholegrain/v1/schema/n1/g", a.encode().into());
+    let refusal = || Err(SchemaRegisterError::Refused(ReasonCode::QUOTA_EXCEEDED, "too much".to_owned()));
+    let has = |effects: &[String], wanted: &str| effects.iter().any(|effect| effect.starts_with(wanted));
+    announce(&mut bench);
+    bench.batch(&a);
+    bench.batch(&b);
+    let effects = bench.registered(0, refusal());
+    assert!(has(&effects, "ack 1 0x97") && has(&effects, "append 1") && has(&effects, "append 2"), "{effects:?}");
+    let effects = bench.appended(1, Err(StoreError::UnknownSchema(a.hash())));
+    assert!(has(&effects, "ack 2 0x97") && !has(&effects, "need"), "{effects:?}");
+    assert!(has(&bench.stored(2), "ack 3 0x00"), "the batch behind it is acknowledged");
+    assert!(!bench.pipeline.has_parked() && bench.pipeline.is_empty());
+    // A batch that came first, and waits, is refused with its schema; a later announcement may succeed.
+    let mut bench = PipelineFixture::new(true);
+    bench.batch(&a);
+    bench.appended(0, Err(StoreError::UnknownSchema(a.hash())));
+    announce(&mut bench);
+    let effects = bench.registered(1, refusal());
+    assert!(has(&effects, "append 0"), "{effects:?}");
+    let effects = bench.appended(0, Err(StoreError::UnknownSchema(a.hash())));
+    assert!(has(&effects, "ack 1 0x97") && has(&effects, "ack 2 0x97"), "{effects:?}");
+    announce(&mut bench);
+    bench.batch(&a);
+    bench.registered(2, Ok(a.clone()));
+    assert!(has(&bench.stored(3), "ack 4 0x00"));
+    assert_eq!(bench.metrics.waiting_for_schema.get(), 0);
+}
+
+#[test]
 fn a_full_store_stops_reading_and_nothing_is_lost() {
     let mut bench = PipelineFixture::new(true);
     let a = schema("a");
