@@ -177,6 +177,8 @@ pub struct PluginsConfig {
 impl PluginsConfig {
     /// Reads `[plugins]`; relative paths are below `config_dir`. No file of a plug-in is opened.
     pub fn read(section: &Section, roots: &Roots, config_dir: &Path) -> Result<Self, ConfigError> {
+        // A plug-in's process has another working directory, so that relative paths would lead elsewhere there.
+        let config_dir = &std::path::absolute(config_dir.join(".")).unwrap_or_else(|_| config_dir.to_owned());
         let mut names = section.keys()?;
         let mut dir = config_dir.join(DIR);
         if let Some(at) = names.iter().position(|name| name == DIR_KEY) {
@@ -243,6 +245,16 @@ mod tests {
         // Another place in the file is not a change.
         assert_eq!(read("[plugins.a]\nx = 1\n").unwrap(), read("\n\n[plugins]\n[plugins.a]\nx = 1\n").unwrap());
         assert_ne!(read("[plugins.a]\nx = 1\n").unwrap(), read("[plugins.a]\nx = 2\n").unwrap());
+    }
+
+    #[test]
+    fn paths_do_not_depend_on_the_working_directory() {
+        for folder in ["", ".", "conf"] {
+            let section = Document::new("agent.toml", "[plugins.a]\n").root().child("plugins");
+            let config = PluginsConfig::read(&section, &Roots::default(), Path::new(folder)).unwrap();
+            let expected = std::env::current_dir().unwrap().join(folder);
+            assert_eq!(config.plugins[0].context.config_dir, expected.components().collect::<PathBuf>(), "{folder:?}");
+        }
     }
 
     #[test]
