@@ -29,12 +29,15 @@ mod text_file;
 mod trusted;
 
 pub mod amdgpu;
+pub mod beegfs;
+pub mod ceph;
 pub mod cgroup;
 pub mod descriptors;
 pub mod ethtool;
 pub mod exec;
 pub mod exposition;
 pub mod filesystems;
+pub mod gpfs;
 pub mod infiniband;
 pub mod intelgpu;
 pub mod inventory;
@@ -78,5 +81,8 @@ pub static SOURCES: &[SourceType] = &[
     infiniband::SOURCE,
     slingshot::SOURCE,
     ethtool::SOURCE,
+    gpfs::SOURCE,
+    beegfs::SOURCE,
+    ceph::SOURCE,
     tester::SOURCE,
 ];

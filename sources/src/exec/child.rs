@@ -1,9 +1,9 @@
 //! Starts a program without any of the agent's rights, and ends it with everything that it started.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::config::ProgramSettings;
@@ -28,8 +28,10 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 /// A program that runs, with its output.
 #[derive(Debug)]
-pub(super) struct RunningProgram {
+pub(crate) struct RunningProgram {
     child: Child,
+    /// The standard input of a program that was started with one.
+    stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     /// What it printed and nobody has taken.
@@ -42,7 +44,7 @@ pub(super) struct RunningProgram {
 
 /// Whether a program runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ProgramState {
+pub(crate) enum ProgramState {
     Running,
     /// It ended with status 0.
     Ended,
@@ -55,6 +57,22 @@ pub(super) enum ProgramState {
 impl RunningProgram {
     /// Starts a program. The error says what is wrong with its file or why the system refuses.
     pub fn start(settings: &ProgramSettings) -> Result<Self, String> {
+        Self::start_with(settings, Stdio::null())
+    }
+
+    /// Starts a program that reads requests from its standard input.
+    pub fn start_with_input(settings: &ProgramSettings) -> Result<Self, String> {
+        let program = Self::start_with(settings, Stdio::piped())?;
+        set_nonblocking(program.stdin.as_ref().map_or(-1, AsRawFd::as_raw_fd)).map_err(|error| error.to_string())?;
+        Ok(program)
+    }
+
+    /// Writes a request without waiting. An error when the program has ended, or when it has not read many earlier requests.
+    pub fn request(&mut self, text: &[u8]) -> io::Result<()> {
+        self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(text)
+    }
+
+    fn start_with(settings: &ProgramSettings, stdin: Stdio) -> Result<Self, String> {
         let account = identity(settings)?;
         let own = account.is_none();
         // A program of the user as whom it runs can do no more than that user.
@@ -62,7 +80,7 @@ impl RunningProgram {
         let program = trusted::program(&settings.program, owners).map_err(|error| error.to_string())?;
         let mut command = Command::new(&program);
         command.args(&settings.arguments).env_clear().env("PATH", PATH).envs(&settings.env).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: `confine` makes system calls only: it neither allocates nor takes a lock.
         unsafe { command.pre_exec(move || confine(account)) };
         let mut child = command.spawn().map_err(|error| {
@@ -78,7 +96,8 @@ impl RunningProgram {
             set_nonblocking(fd.unwrap_or(-1)).map_err(|error| error.to_string())?;
         }
         let now = Instant::now();
-        Ok(Self { child, stdout, stderr, output: Vec::new(), errors: Vec::new(), started: now, active: now })
+        let stdin = child.stdin.take();
+        Ok(Self { child, stdin, stdout, stderr, output: Vec::new(), errors: Vec::new(), started: now, active: now })
     }
 
     /// Reads what the program has printed, without waiting. At most `bytes_max` bytes of output are kept.

@@ -21,7 +21,7 @@ const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 /// How a program prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum RunMode {
+pub(crate) enum RunMode {
     /// It is started for each sample, prints and ends.
     #[default]
     Once,
@@ -56,7 +56,7 @@ fn sensors_usual() -> usize {
 
 /// The checked settings of one program.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ProgramSettings {
+pub(crate) struct ProgramSettings {
     pub name: String,
     pub program: PathBuf,
     pub arguments: Vec<String>,
@@ -82,6 +82,23 @@ pub(super) fn read(section: &Section) -> Result<(GroupOptions, Vec<ProgramSettin
 }
 
 impl ProgramSettings {
+    /// A program that another source runs. `deadline` and `output_bytes_max` are for that source to apply.
+    pub(crate) fn of_command(program: PathBuf, arguments: Vec<String>, user: Option<String>) -> Self {
+        Self {
+            name: String::new(),
+            program,
+            arguments,
+            mode: RunMode::Once,
+            deadline: Interval::from_s(5),
+            user,
+            env: BTreeMap::new(),
+            output_bytes_max: 1 << 20,
+            sensors_max: SENSORS_MAX,
+            prefix: String::new(),
+            options: GroupOptions::default(),
+        }
+    }
+
     fn read(name: &str, source: &Section, section: &Section) -> Result<Self, ConfigError> {
         if check_relative(name).is_err() || name.contains('/') {
             let example = sanitize_level(name);

@@ -7,8 +7,8 @@
 //! The readers of one source share a thread. The first read that is due starts all programs of its interval, so that a slow one delays the others' reads
 //! but not their runs.
 
-mod child;
-mod config;
+pub(crate) mod child;
+pub(crate) mod config;
 mod program;
 
 use std::sync::Arc;
