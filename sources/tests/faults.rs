@@ -333,25 +333,10 @@ fn files_by_pattern_that_are_no_numbers_are_looked_at_again() {
 
 #[test]
 fn the_configurations_in_the_readmes_are_taken() {
-<<<<<<< HEAD
     const NODE: [&str; 5] = ["procfs", "sysfs", "timex", "processes", "inventory"];
-    const OTHERS: [&str; 7] = ["perf", "filesystems", "nfs", "lustre", "infiniband", "slingshot", "tester"];
+    const OTHERS: [&str; 9] =
+        ["perf", "filesystems", "nfs", "lustre", "infiniband", "slingshot", "beegfs", "ceph", "tester"];
     for name in NODE.into_iter().chain(OTHERS) {
-=======
-    for name in [
-        "procfs",
-        "sysfs",
-        "perf",
-        "filesystems",
-        "nfs",
-        "lustre",
-        "infiniband",
-        "slingshot",
-        "beegfs",
-        "ceph",
-        "tester",
-    ] {
->>>>>>> e34e3de (Sources: gpfs (mmpmon as a program that stays), beegfs and ceph clients)
         let path = fixture("..").join("src").join(name).join("README.md");
         let readme = std::fs::read_to_string(path).unwrap();
         let (_, block) = readme.split_once("```toml\n").unwrap();

@@ -94,11 +94,7 @@ fn recorded_trees() {
     let all = "[sources.procfs]\ngroups = [\"all\"]\nper_cpu = true\n";
     let mut groups = Group::all("procfs", all, &roots(&fixture("recorded")));
     groups.extend(Group::all("procfs", all, &roots(&fixture("handmade"))));
-<<<<<<< HEAD
-    for source in ["sysfs", "timex", "processes", "inventory", "nfs", "lustre"] {
-=======
-    for source in ["sysfs", "nfs", "lustre", "infiniband", "beegfs", "ceph"] {
->>>>>>> e34e3de (Sources: gpfs (mmpmon as a program that stays), beegfs and ceph clients)
+    for source in ["sysfs", "timex", "processes", "inventory", "nfs", "lustre", "beegfs", "ceph"] {
         groups.extend(Group::all(source, "", &roots(&fixture("handmade"))));
     }
     assert!(groups.len() >= 50, "{} groups", groups.len());
