@@ -101,7 +101,7 @@ impl ReadRequest {
     }
 
     /// The data of an answer to this request.
-    pub fn data<'a>(&self, answer: &Answer<'a>) -> Result<&'a [u8], Refusal> {
+    pub fn data<'a>(&self, answer: &ModbusAnswer<'a>) -> Result<&'a [u8], Refusal> {
         if answer.unit != self.unit {
             return Err(Refusal::Unit(answer.unit));
         }
@@ -120,7 +120,7 @@ impl ReadRequest {
 
 /// A frame that a device sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer<'a> {
+pub struct ModbusAnswer<'a> {
     /// The transaction of the request, over TCP; a serial line has none.
     pub transaction: Option<u16>,
     pub unit: u8,
@@ -162,7 +162,7 @@ pub fn exception_name(code: u8) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameScan<'a> {
     /// A frame that ends after `used` bytes.
-    Frame { answer: Answer<'a>, used: usize },
+    Frame { answer: ModbusAnswer<'a>, used: usize },
     /// No whole frame yet. The first `discard` bytes belong to none.
     Incomplete { discard: usize },
     /// The bytes are no Modbus, and nothing after them can be: the connection must be closed.
@@ -185,7 +185,7 @@ pub fn scan_tcp(bytes: &[u8]) -> FrameScan<'_> {
     }
     match rest.get(..length) {
         Some([unit, pdu @ ..]) => {
-            let answer = Answer { transaction: Some(u16::from_be_bytes([high, low])), unit: *unit, pdu };
+            let answer = ModbusAnswer { transaction: Some(u16::from_be_bytes([high, low])), unit: *unit, pdu };
             FrameScan::Frame { answer, used: TCP_HEADER_BYTES - 1 + length }
         }
         _ => FrameScan::Incomplete { discard: 0 },
@@ -203,7 +203,7 @@ pub fn scan_rtu<'a>(bytes: &'a [u8], request: &ReadRequest) -> FrameScan<'a> {
             RtuLength::Known(length) if length <= rest.len() => {
                 let (body, crc) = rest[..length].split_at(length - 2);
                 if crc == crc16(body).to_le_bytes() {
-                    let answer = Answer { transaction: None, unit: body[0], pdu: &body[1..] };
+                    let answer = ModbusAnswer { transaction: None, unit: body[0], pdu: &body[1..] };
                     return FrameScan::Frame { answer, used: start + length };
                 }
             }
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn answers_that_match_no_request_are_refused() {
         let check = |unit, pdu: &[u8], expected| {
-            let answer = Answer { transaction: Some(1), unit, pdu };
+            let answer = ModbusAnswer { transaction: Some(1), unit, pdu };
             assert_eq!(REQUEST.data(&answer), Err(expected));
         };
         check(16, &ANSWER_PDU, Refusal::Unit(16));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use wholegrain_devices::DeviceProblem;
 
 use crate::block::{Block, Point, blocks, sorted};
-use crate::frame::{Answer, FrameScan, ReadRequest, Refusal, exception_name, scan_rtu, scan_tcp};
+use crate::frame::{FrameScan, ModbusAnswer, ReadRequest, Refusal, exception_name, scan_rtu, scan_tcp};
 use crate::value::RegisterValue;
 
 /// The pause after a connection that could not be opened, or that brought nothing: polls in this time fail at once.
@@ -302,7 +302,7 @@ impl ModbusLine {
         }
     }
 
-    fn answered(&mut self, now: Instant, wall_ns: i64, answer: &Answer<'_>) {
+    fn answered(&mut self, now: Instant, wall_ns: i64, answer: &ModbusAnswer<'_>) {
         let is_match = |flight: &Flight| answer.transaction.is_none_or(|t| t == flight.transaction);
         let Some(at) = self.flights.iter().position(is_match) else {
             return self.stray(now);
