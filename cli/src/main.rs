@@ -41,6 +41,7 @@ mod jobs;
 mod man;
 mod no_match;
 mod output;
+mod plugin;
 mod progress;
 mod query;
 mod range;
@@ -96,6 +97,7 @@ enum Command {
     Config(config::ConfigArgs),
     Store(store::StoreArgs),
     Ctl(ctl::CtlArgs),
+    Plugin(plugin::PluginArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Command::Config(args) => config::run(args, client),
         Command::Store(args) => store::run(args),
         Command::Ctl(args) => ctl::run(args, client),
+        Command::Plugin(args) => plugin::run(args),
         Command::Doctor(args) => doctor::run(args, client),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args, command_line()),

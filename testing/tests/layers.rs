@@ -66,6 +66,7 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
                 "import",
                 "jobs",
                 "man",
+                "plugin",
                 "server",
                 "store",
                 "up",

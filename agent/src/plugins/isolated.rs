@@ -301,7 +301,10 @@ impl IsolatedPlugin {
         match self.ask(link, &PluginRequest::Configure(message), process, "configure") {
             Ok(PluginAnswer::Configured { version }) => Ok(version.chars().take(64).collect()),
             Ok(PluginAnswer::Refused { line, message }) => Err(StartError::Refused(config.message(line, &message))),
-            Ok(PluginAnswer::Failed { reason }) => Err(StartError::Failed(reason)),
+            Ok(PluginAnswer::Failed { reason }) => {
+                self.log_printed(process, &mut 0);
+                Err(StartError::Failed(reason))
+            }
             Ok(PluginAnswer::Discovered(_)) => Err(StartError::Failed("its process gave a wrong answer".to_owned())),
             Err(fault) => Err(StartError::Failed(fault)),
         }

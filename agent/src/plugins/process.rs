@@ -24,6 +24,8 @@ pub(super) const SIGNAL_BASE: i32 = 128;
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often an ending process is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Where a plug-in finds programs: not where the agent's user has some of their own.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How much of what a plug-in prints is read at a time.
 const PRINTED_BYTES_MAX: usize = 4096;
 
@@ -59,7 +61,7 @@ pub(super) fn start(library: &File) -> io::Result<StartedProcess> {
     let (printed, print) = pipe()?;
     let mut command = Command::new(super::host_program());
     command.arg0("wholegrain-plugin").arg(ARGUMENT).arg(std::process::id().to_string());
-    command.env_clear().envs(["PATH", "LANG", "TZ"].iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command.env_clear().env("PATH", PATH).envs(std::env::var_os("TZ").map(|zone| ("TZ", zone)));
     command.stdin(Stdio::null()).stdout(print.try_clone()?).stderr(print).current_dir("/").process_group(0);
     let inherited = [theirs.as_raw_fd(), memory.as_raw_fd(), library.as_raw_fd()];
     // SAFETY: only system calls, and no allocation.

@@ -1,0 +1,86 @@
+//! Plug-ins as their authors make them: `wholegrain plugin new`, the commands of its README, and the agent.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use wholegrain_testing::{checkout, program};
+
+fn run(dir: &Path, command: &mut Command) -> String {
+    let output = command.current_dir(dir).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    text
+}
+
+/// Makes a plug-in, runs its commands, and checks it with the agent, with the recorded input and with the machine's.
+fn try_plugin(name: &str, arguments: &[&str], commands: &[&[&str]]) {
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let new = ["plugin", "new", name, "--lang"];
+    let said = run(parent.path(), Command::new(program("wholegrain")).args(new).args(arguments));
+    assert!(said.contains(&format!("made {name}")), "{said}");
+    let dir = parent.path().join(name);
+    for command in commands {
+        // What the test of a workspace builds is not the plug-in's.
+        run(
+            &dir,
+            Command::new(command[0]).args(&command[1..]).env_remove("CARGO_TARGET_DIR").env("CARGO_INCREMENTAL", "0"),
+        );
+    }
+    let agent = |argument: &str| {
+        run(&dir, Command::new(program("wholegrain-agent")).args(["--config", "agent.toml", argument]))
+    };
+    let checked = agent("--check");
+    let line = checked.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{checked}"));
+    assert!(line.split_whitespace().nth(1) == Some("3"), "{line}");
+    let once = agent("--once");
+    assert!(once.contains(&format!("/try/{name}/load15")), "{once}");
+    let config = fs::read_to_string(dir.join("agent.toml")).unwrap();
+    fs::write(dir.join("agent.toml"), config.replace("# file =", "file =")).unwrap();
+    let once = agent("--once");
+    for (sensor, value) in [("load1", "0.52"), ("load5", "0.58"), ("load15", "0.59")] {
+        let path = format!("/try/{name}/{sensor} ");
+        let line = once.lines().find(|line| line.starts_with(&path)).unwrap_or_else(|| panic!("{once}"));
+        assert!(line.ends_with(&format!(" {value} 1")), "{line}");
+    }
+}
+
+#[test]
+fn a_plug_in_in_c() {
+    try_plugin("chiller", &["c"], &[&["make"], &["make", "test"]]);
+}
+
+#[test]
+fn a_plug_in_in_python() {
+    try_plugin("pump", &["python"], &[&["python3", "-m", "py_compile", "pump.py"], &["python3", "-m", "unittest"]]);
+}
+
+#[test]
+fn a_plug_in_in_rust() {
+    let sources = checkout();
+    let sources = sources.to_str().unwrap();
+    // Only crates of the workspace are on this machine: their versions are those of its lock file.
+    let lock = format!("cp {sources}/Cargo.lock .");
+    let commands: [&[&str]; 3] =
+        [&["sh", "-c", &lock], &["cargo", "build", "--offline"], &["cargo", "test", "--offline"]];
+    try_plugin("valve", &["rust", "--sources", sources], &commands);
+}
+
+#[test]
+fn errors_of_a_plug_in_in_python_name_file_and_line() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    run(parent.path(), Command::new(program("wholegrain")).args(["plugin", "new", "pump", "--lang", "python"]));
+    let dir = parent.path().join("pump");
+    let config = fs::read_to_string(dir.join("agent.toml")).unwrap();
+    let check = |config: String| {
+        fs::write(dir.join("agent.toml"), config).unwrap();
+        run(&dir, Command::new(program("wholegrain-agent")).args(["--config", "agent.toml", "--check"]))
+    };
+    let said = check(config.replace("# file =", "fil ="));
+    assert!(said.contains("agent.toml:8:1: fil: is not a key of this plug-in"), "{said}");
+    let said = check(config.replace("# file = \"recorded/loadavg\"", "file = \"none\""));
+    assert!(said.contains("No such file or directory"), "{said}");
+}
