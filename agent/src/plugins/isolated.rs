@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -284,7 +285,9 @@ impl IsolatedPlugin {
         process: &mut PluginProcess,
     ) -> Result<String, StartError> {
         let (config, context) = (&self.config, &self.config.context);
-        let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+        // Its process has another working directory.
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let text = |path: &Path| absolute(path).to_string_lossy().into_owned();
         let message = ConfigureMessage {
             table: config.own.text.clone(),
             file: config.file.clone(),
