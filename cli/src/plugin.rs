@@ -33,7 +33,7 @@ enum PluginCommands {
         /// The name of the source: letters a-z, digits and _
         #[arg(value_name = "NAME")]
         name: String,
-        /// The language
+        /// The language that it is written in
         #[arg(long, value_enum)]
         lang: Language,
         /// The folder, which must not exist [default: NAME]
@@ -53,7 +53,7 @@ enum Language {
 }
 
 /// The files of a plug-in and the words of its README.
-struct Template {
+struct PluginTemplate {
     files: &'static [(&'static str, &'static str)],
     library: &'static str,
     build: &'static str,
@@ -68,7 +68,7 @@ const COMMON: &[(&str, &str)] = &[
     ("README.md", include_str!("plugin/README.md.in")),
 ];
 
-const C: Template = Template {
+const C: PluginTemplate = PluginTemplate {
     files: &[
         ("@NAME@.c", include_str!("plugin/c_plugin.c.in")),
         ("test.c", include_str!("plugin/c_test.c.in")),
@@ -81,7 +81,7 @@ const C: Template = Template {
     installed: "`@NAME@.so`",
 };
 
-const RUST: Template = Template {
+const RUST: PluginTemplate = PluginTemplate {
     files: &[
         ("Cargo.toml", include_str!("plugin/rust_Cargo.toml.in")),
         ("src/lib.rs", include_str!("plugin/rust_lib.rs.in")),
@@ -93,7 +93,7 @@ const RUST: Template = Template {
     installed: "`target/release/lib@NAME@.so` (of `cargo build --release`) as `@NAME@.so`",
 };
 
-const PYTHON: Template = Template {
+const PYTHON: PluginTemplate = PluginTemplate {
     files: &[
         ("@NAME@.py", include_str!("plugin/python_plugin.py.in")),
         ("test_@NAME@.py", include_str!("plugin/python_test_plugin.py.in")),
@@ -152,13 +152,13 @@ fn checked_sources(sources: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// A template with its words.
-fn filled(text: &str, name: &str, template: &Template, sources: &Path) -> String {
+fn filled(text: &str, name: &str, template: &PluginTemplate, sources: &Path) -> String {
     let text = text.replace("@LIBRARY@", template.library).replace("@FILES@", template.installed);
     let text = text.replace("@BUILD@", template.build).replace("@TEST@", template.test);
     text.replace("@NAME@", name).replace("@SOURCES@", &sources.to_string_lossy())
 }
 
-fn make(dir: &Path, name: &str, template: &Template, sources: &Path) -> Result<(), Failure> {
+fn make(dir: &Path, name: &str, template: &PluginTemplate, sources: &Path) -> Result<(), Failure> {
     let failed =
         |path: &Path, error: std::io::Error| Failure::Failed(format!("cannot make {}: {error}", path.display()));
     fs::create_dir(dir).map_err(|error| match error.kind() {

@@ -29,13 +29,12 @@ const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover
 /// How long the thread of a stopped source may take to end: 100 ms.
 const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What a source is built from.
+/// What a source is built from: the agent itself, or a table.
 enum Origin {
-    /// The agent itself.
     Own,
-    /// A table `[sources.<name>]`.
+    /// A table of the configuration, `[sources.<name>]`.
     Table(Box<SourceConfig>),
-    /// A table `[plugins.<name>]`.
+    /// A table of the configuration, `[plugins.<name>]`.
     Plugin(Box<PluginConfig>, PluginServices),
 }
 

@@ -14,7 +14,7 @@ use super::wire::{
 };
 use super::{library, limits};
 
-/// A configured plug-in.
+/// A configured plug-in in this process.
 pub(super) trait PluginProgram {
     fn discover(&mut self, reopen: bool) -> Result<DiscoveredMessage, String>;
 
@@ -77,7 +77,7 @@ fn configure(message: &ConfigureMessage, file: File) -> Result<(Box<dyn PluginPr
     Ok((Box::new(LibraryProgram { source, groups: Vec::new() }), version))
 }
 
-/// A shared object.
+/// A shared object that was loaded.
 struct LibraryProgram {
     source: HostedSource,
     groups: Vec<HostedGroup>,

@@ -21,13 +21,13 @@ const BYTES: usize = (HEAD_WORDS + GAP_WORDS + SENSORS_MAX) * 8;
 const PROBLEM_BYTES_MAX: usize = 200;
 /// Wake-ups without an answer that one read accepts.
 const FALSE_WAKES_MAX: u32 = 64;
-/// The values of [`Head::kind`].
+/// The values of [`RowHead::kind`].
 const KIND_READ: u32 = 0;
 const KIND_MESSAGE: u32 = 1;
 
 /// The beginning of the memory.
 #[repr(C)]
-struct Head {
+struct RowHead {
     /// Raised by the agent with each request.
     request: AtomicU32,
     /// Set by the plug-in's process to the request that it has answered.
@@ -42,7 +42,7 @@ struct Head {
     problem: [AtomicU8; PROBLEM_BYTES_MAX],
 }
 
-const _: () = assert!(size_of::<Head>() <= HEAD_WORDS * 8);
+const _: () = assert!(size_of::<RowHead>() <= HEAD_WORDS * 8);
 
 /// The memory, in either process.
 pub(super) struct SharedRow {
@@ -121,9 +121,9 @@ impl SharedRow {
         if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { base }) }
     }
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RowHead {
         // SAFETY: the mapping begins with the head, of atomics only, and lives as long as `self`.
-        unsafe { &*self.base.cast::<Head>() }
+        unsafe { &*self.base.cast::<RowHead>() }
     }
 
     /// The gap bits, then the values.

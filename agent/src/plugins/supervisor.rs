@@ -60,7 +60,7 @@ fn start(agent: Option<&str>) -> io::Result<u8> {
     }
 }
 
-/// The second process.
+/// The second process, which runs the plug-in.
 fn work(blocked: &libc::sigset_t) -> io::Result<u8> {
     // SAFETY: calls with numbers and a set of signals; the descriptors are those that the agent gave, and nothing else owns them.
     let (socket, memory, library) = unsafe {

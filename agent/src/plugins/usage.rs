@@ -21,7 +21,7 @@ pub(super) struct UsageWatch {
 }
 
 impl UsageWatch {
-    /// Begins now.
+    /// Begins to count now.
     pub fn new(config: &PluginConfig, is_script: bool) -> Self {
         Self {
             cpu_percent_max: config.cpu_percent_max,

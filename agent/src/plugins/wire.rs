@@ -19,7 +19,7 @@ const READ_BYTES: usize = 64 << 10;
 /// What the agent sends.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum PluginRequest {
-    /// The first message.
+    /// The first message to the process.
     Configure(ConfigureMessage),
     /// Name the groups. `reopen`: with a new reader for each.
     Discover { reopen: bool },
@@ -67,7 +67,7 @@ pub(super) struct DiscoveredMessage {
     pub keeps: Vec<String>,
 }
 
-/// A group.
+/// A group with its sensors, in order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GroupMessage {
     pub name: String,
@@ -166,7 +166,7 @@ fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a message is longer than 64 MiB")
 }
 
-/// Sends a message.
+/// Sends a message of bounded length.
 pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > MESSAGE_BYTES_MAX {

@@ -51,7 +51,7 @@ struct TableWriter<'a> {
 
 /// How a value was written.
 enum Written {
-    /// After `key =`.
+    /// In the line of its key, after `key =`.
     Inline,
     /// Below a header, or by dotted keys.
     Table,

@@ -73,7 +73,7 @@ pub struct PluginSettings {
     pub fail: Option<FailFunction>,
 }
 
-/// One sensor: `wholegrain_sensor`.
+/// One sensor of a group: `wholegrain_sensor`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PluginSensor {
@@ -87,7 +87,7 @@ pub struct PluginSensor {
     pub wraps_at: u64,
 }
 
-/// One group: `wholegrain_group`.
+/// One group of a source: `wholegrain_group`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PluginGroup {

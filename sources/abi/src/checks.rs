@@ -43,7 +43,7 @@ fn refuse<T>(text: String) -> Result<T, PluginLimitError> {
 }
 
 impl SensorChecks {
-    /// Begins a group.
+    /// Begins a group, and checks its name and timing.
     pub fn group(&mut self, name: &str, interval_ns: u64, offset_ns: u64) -> Result<(), PluginLimitError> {
         self.in_group = 0;
         if let Err(error) = check_relative(name) {

@@ -247,7 +247,7 @@ impl HostedSource {
         &self.summary
     }
 
-    /// The plug-in's version.
+    /// The version that the plug-in gives itself.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -257,7 +257,7 @@ impl HostedSource {
         self.entry.one_at_a_time.is_none()
     }
 
-    /// Discovers the groups.
+    /// Discovers the groups, and checks them.
     pub fn discover(&mut self) -> Result<HostedDiscovery, HostError> {
         let mut collecting = Collecting {
             entry: self.entry.clone(),
