@@ -42,7 +42,7 @@ impl ScrapeNotes {
     }
 }
 
-/// Polls one exporter.
+/// Polls one exporter and keeps what it knows of its series.
 pub struct ScrapeTarget {
     path: String,
     fetcher: Fetcher,

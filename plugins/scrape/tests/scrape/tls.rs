@@ -13,7 +13,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use super::stub::{StubAnswer, StubServer};
 use super::{Running, configure_in};
 
-/// An authority.
+/// An authority that signs the certificates of a test.
 struct Authority {
     pem: String,
     der: CertificateDer<'static>,
