@@ -9,6 +9,7 @@ use wholegrain_model::{Interval, Pattern};
 
 use self::jobs::RuleCommand;
 use self::plugins::PluginCommand;
+use self::request::AgentRequest;
 use crate::client_file::{ClientConfig, ClientOption, nowhere};
 use crate::connection::{Connection, refusal};
 use crate::failure::Failure;
@@ -18,6 +19,7 @@ use crate::socket::{self, encoded};
 
 mod jobs;
 mod plugins;
+mod request;
 mod show;
 
 /// The socket of a packaged agent.
@@ -167,26 +169,6 @@ enum CtlCommand {
     /// Reload the configuration; unchanged groups lose no sample
     #[command(after_help = "Examples:\n  wholegrain ctl reload")]
     Reload,
-}
-
-/// A request to the agent's API.
-#[derive(Debug, PartialEq)]
-struct AgentRequest {
-    method: &'static str,
-    path: String,
-    query: Vec<(&'static str, String)>,
-    body: Option<Value>,
-}
-
-impl AgentRequest {
-    fn get(path: &str, query: Vec<(&'static str, String)>) -> Self {
-        AgentRequest { method: "GET", path: path.to_owned(), query, body: None }
-    }
-
-    fn path_and_query(&self) -> String {
-        let pairs: Vec<String> = self.query.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
-        if pairs.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, pairs.join("&")) }
-    }
 }
 
 pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {

@@ -19,7 +19,7 @@ const NUMBER_BYTES_MAX: usize = 64;
 /// A graphics card, and where its files and its sensors are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphicsCard {
-    /// The folder `class/drm/card<n>`.
+    /// The folder of the card, `class/drm/card<n>`.
     pub folder: PathBuf,
     /// The first levels of its sensors, such as `gpu/renderD128`.
     pub path: String,

@@ -6,9 +6,10 @@ use wholegrain_plugin::{HostError, HostSettings, HostedReader, HostedSource};
 use wholegrain_sources::{GroupPlan, ReadProblem, Reader, Reading, Row, Source};
 
 use super::config::PluginConfig;
+use super::library;
+use super::services::{PluginError, PluginServices};
 use super::texts::LastingTexts;
 use super::trusted::TrustedFile;
-use super::{PluginError, PluginServices, library};
 use crate::sync::lock;
 
 /// What the plug-in is configured with.

@@ -17,12 +17,13 @@ use super::config::PluginConfig;
 use super::in_process::fill;
 use super::process::{self, PluginProcess};
 use super::progress::PluginProgress;
+use super::services::{PluginError, PluginServices};
 use super::shared_row::{RowAnswer, RowError, SharedRow};
 use super::texts::LastingTexts;
+use super::trusted;
 use super::trusted::TrustedFile;
 use super::usage::UsageWatch;
 use super::wire::{self, CheckedGroup, ConfigureMessage, PluginAnswer, PluginRequest};
-use super::{PluginError, PluginServices, trusted};
 use crate::sync::lock;
 use crate::waker::Waker;
 

@@ -59,7 +59,7 @@ pub(super) fn start(library: &File) -> io::Result<StartedProcess> {
     let (socket, theirs) = UnixStream::pair()?;
     let (row, memory) = SharedRow::create()?;
     let (printed, print) = pipe()?;
-    let mut command = Command::new(super::host_program());
+    let mut command = Command::new(super::services::host_program());
     command.arg0("wholegrain-plugin").arg(ARGUMENT).arg(std::process::id().to_string());
     command.env_clear().env("PATH", PATH).envs(std::env::var_os("TZ").map(|zone| ("TZ", zone)));
     command.stdin(Stdio::null()).stdout(print.try_clone()?).stderr(print).current_dir("/").process_group(0);

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use super::PluginError;
+use super::services::PluginError;
 
 /// The first bytes of an ELF file for 64 bits.
 const ELF: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];

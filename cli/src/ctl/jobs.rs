@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use wholegrain_api::AddJobRule;
 
-use super::AgentRequest;
+use super::request::AgentRequest;
 use crate::rule::RuleArgs;
 use crate::socket::encoded;
 

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::AgentRequest;
+use super::request::AgentRequest;
 use crate::socket::encoded;
 
 pub(super) const EXAMPLES: &str = "\

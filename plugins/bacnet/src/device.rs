@@ -233,7 +233,7 @@ impl BacnetDevice {
         self.start(Stage::Describe, wanted, NAME_BYTES, turn);
     }
 
-    /// Names the sensors.
+    /// Defines the sensors of the objects.
     fn described(&mut self, turn: &mut PollTurn<'_>) {
         for (wanted, result) in self.reads.results() {
             let Some(run) = self.objects.iter_mut().find(|run| run.sampled.object == wanted.object) else { continue };

@@ -145,7 +145,7 @@ pub fn who_is(out: &mut Vec<u8>, instance: Option<u32>, is_broadcast: bool) {
     end(out);
 }
 
-/// ReadProperty (15.5).
+/// A ReadProperty request (clause 15.5).
 pub fn read_property(out: &mut Vec<u8>, invoke: u8, wanted: PropertyRef) {
     begin_confirmed(out, invoke, SERVICE_READ);
     put_context_object(out, 0, wanted.object);
@@ -173,7 +173,7 @@ pub fn read_multiple(out: &mut Vec<u8>, invoke: u8, wanted: &[PropertyRef]) {
     end(out);
 }
 
-/// SubscribeCOV (13.14).
+/// A SubscribeCOV request (clause 13.14).
 pub fn subscribe(out: &mut Vec<u8>, invoke: u8, process: u32, object: ObjectId, confirmed: bool, lifetime_s: u32) {
     begin_confirmed(out, invoke, SERVICE_SUBSCRIBE_COV);
     put_context_unsigned(out, 0, process);
@@ -190,7 +190,7 @@ pub fn acknowledge(out: &mut Vec<u8>, invoke: u8) {
     end(out);
 }
 
-/// Reads a datagram.
+/// Reads one datagram of a device.
 pub fn parse(datagram: &[u8]) -> Result<DeviceMessage, Malformed> {
     let [BVLC, function, high, low, rest @ ..] = datagram else { return Err(Malformed) };
     if usize::from(u16::from_be_bytes([*high, *low])) != datagram.len() {

@@ -123,7 +123,7 @@ impl SampledObject {
         }
     }
 
-    /// The sensor.
+    /// The sensor of this object.
     pub fn sensor(&self, path: &str, name: &str) -> Result<SensorDef, String> {
         let (unit, unit_scale) = self.unit.clone().unwrap_or_else(|| ("1".to_owned(), 1.0));
         let settings = self.settings.as_ref();

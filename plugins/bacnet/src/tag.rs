@@ -10,9 +10,9 @@ pub const ELEMENTS_MAX: usize = 8192;
 /// The type and instance of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
-    /// 0 to 1023.
+    /// The object type, 0 to 1023.
     pub kind: u16,
-    /// 0 to 4194303.
+    /// The instance number, 0 to 4194303.
     pub instance: u32,
 }
 

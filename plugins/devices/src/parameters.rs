@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wholegrain_model::config::unknown;
 
-/// The values of parameters by name.
+/// The values of a device's parameters, by name.
 pub type Parameters = BTreeMap<String, String>;
 
 /// Replaces each `{name}` in `text`.

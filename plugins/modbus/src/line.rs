@@ -153,7 +153,7 @@ pub struct ModbusLine {
 }
 
 impl ModbusLine {
-    /// A closed line.
+    /// A line that is not open yet.
     pub fn new(settings: LineSettings, units: Vec<UnitSettings>) -> Self {
         let units = units.into_iter().map(UnitPoll::new).collect();
         Self {

@@ -59,7 +59,7 @@ pub enum ByteOrder {
     WordSwap,
     /// `BADC`: the bytes of each register exchanged.
     ByteSwap,
-    /// `DCBA`: both.
+    /// `DCBA`: bytes and words are swapped.
     Little,
     /// Any other order of two, four or eight bytes: the place, from the most significant, of each received byte.
     Explicit { places: [u8; 8], length: u8 },

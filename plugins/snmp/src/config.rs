@@ -22,7 +22,7 @@ const OBJECTS_MAX: usize = 2000;
 /// The keys of a file of credentials.
 const CREDENTIALS: [&str; 7] = ["community", "user", "auth", "auth_password", "privacy", "privacy_password", "context"];
 
-/// The keys of an agent.
+/// The keys of an SNMP agent.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnmpKeys {
@@ -72,7 +72,7 @@ pub struct TableKeys {
     pub name: String,
     /// The column whose text names the rows.
     pub index: Option<String>,
-    /// Columns by their names.
+    /// Columns of the table, by their names.
     pub columns: Vec<String>,
     /// Columns with a description of their own.
     pub column: Vec<ObjectKeys>,

@@ -18,7 +18,7 @@ pub const NO_SUCH_NAME: i64 = 2;
 pub enum SnmpValue {
     Integer(i64),
     Counter32(u32),
-    /// A Gauge32 or an Unsigned32.
+    /// A value of type Gauge32 or Unsigned32.
     Gauge32(u32),
     /// Hundredths of a second.
     TimeTicks(u32),

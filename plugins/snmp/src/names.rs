@@ -7,7 +7,7 @@ use crate::ber::Oid;
 /// An object with a name.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedObject {
-    /// `MODULE::object`, as in the MIB.
+    /// The name as in the MIB: `MODULE::object`.
     pub name: &'static str,
     oid: &'static str,
     pub unit: &'static str,
@@ -164,7 +164,7 @@ pub struct PresetTable {
     pub columns: &'static [&'static str],
 }
 
-/// A ready-made group of sensors.
+/// A group of sensors that a template can name.
 pub struct PresetGroup {
     pub name: &'static str,
     pub objects: &'static [&'static str],

@@ -41,7 +41,7 @@ impl Snmpd {
             .expect("snmpd runs; testing/prepare installs it")
     }
 
-    /// What snmpget shows of an object.
+    /// What snmpget prints for an object.
     fn get(&self, oid: &str) -> Option<String> {
         let address = format!("127.0.0.1:{}", self.port);
         let arguments = ["-v2c", "-c", "hidden-community", "-r0", "-t1", "-Oqvtn", &address, oid];
