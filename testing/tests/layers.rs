@@ -88,10 +88,13 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
             &["line_file"],
             &[
                 "amdgpu",
+                "beegfs",
+                "ceph",
                 "cgroup",
                 "ethtool",
                 "exec",
                 "filesystems",
+                "gpfs",
                 "infiniband",
                 "intelgpu",
                 "inventory",
