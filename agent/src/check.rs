@@ -19,7 +19,9 @@ use crate::jobs;
 use crate::jobs::groups::JobSourceHandle;
 use crate::jobs::groups::preview::{GroupPreview, PreviewNode, preview};
 use crate::plugins::{self, PluginServices};
+use crate::reconcile::{SensorOwners, left_out};
 use crate::selfstat::{self, SelfSource};
+use crate::sync::lock;
 
 /// Samples of each group to estimate the compressed size.
 const TRIAL_SAMPLES: usize = 5;
@@ -47,6 +49,8 @@ pub struct TrialSample {
     pub values: Vec<u64>,
     /// A bit for each gap, 64 a word.
     pub gaps: Vec<u64>,
+    /// When a device answered, in ns since the Unix epoch; `None` for values of the read itself.
+    pub taken_at: Option<i64>,
 }
 
 impl TrialSample {
@@ -56,35 +60,54 @@ impl TrialSample {
     }
 }
 
-/// The sources of offered groups: readers of plug-ins work as long as their sources.
-pub struct OfferedSources(#[expect(dead_code, reason = "held for the processes of plug-ins")] Vec<Box<dyn Source>>);
+/// What the sources of a configuration offer on this machine.
+pub struct Offer {
+    pub groups: Vec<OfferedGroup>,
+    pub notes: Vec<String>,
+    /// Sources and plug-ins that cannot run.
+    pub failures: Vec<String>,
+    #[expect(dead_code, reason = "readers of plug-ins work as long as their sources")]
+    sources: Vec<Box<dyn Source>>,
+}
 
-/// All groups of the configuration on this machine, the sources' notes, and the sources.
-pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>, OfferedSources) {
-    let mut notes = Vec::new();
+/// Discovers all groups of the configuration on this machine.
+pub fn offered(config: &Config) -> Offer {
+    let (mut notes, mut failures, mut plugins_progress) = (Vec::new(), Vec::new(), Vec::new());
     let mut sources: Vec<(String, Box<dyn Source>)> = Vec::new();
     for source in &config.sources {
         match source.build(&config.roots) {
             Ok(built) => sources.push((source.name.to_owned(), built)),
-            Err(error) => notes.push(error.to_string()),
+            Err(error) => failures.push(error.to_string()),
         }
     }
     for plugin in &config.plugins.plugins {
         // Without a waker the first discovery waits for the plug-in.
         let services =
             PluginServices { counters: Arc::default(), waker: None, progress: PluginServices::new_progress() };
+        let progress = services.progress.clone();
         match plugins::start(plugin, services) {
-            Ok(built) => sources.push((plugin.name.clone(), built)),
-            Err(error) => notes.push(error.to_string()),
+            Ok(built) => {
+                sources.push((plugin.name.clone(), built));
+                plugins_progress.push(progress);
+            }
+            Err(error) => failures.push(error.to_string()),
         }
     }
     sources
         .push((selfstat::NAME.to_owned(), Box::new(SelfSource::new(config.own, Arc::new(AgentCounters::default())))));
     let mut groups = Vec::new();
+    let mut owners = SensorOwners::default();
     for (name, source) in &mut sources {
         for plan in source.discover(&mut |text| notes.push(text)) {
             match Schema::new(config.prefix.clone(), plan.name, plan.sensors) {
+                Ok(schema) if groups.iter().any(|other: &OfferedGroup| other.schema.group() == schema.group()) => {
+                    notes.push(format!("{name}: group {} is left out: another group has this name", schema.group()));
+                }
                 Ok(schema) => {
+                    if let Err((sensor, group)) = owners.take(&schema) {
+                        notes.push(left_out(&schema, &sensor, &group));
+                        continue;
+                    }
                     let interval = plan.timing.interval.unwrap_or(config.interval);
                     groups.push(OfferedGroup { source: name.clone(), schema, interval, reader: plan.reader });
                 }
@@ -106,14 +129,20 @@ pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>, OfferedSourc
             reader,
         }));
     }
-    (groups, notes, OfferedSources(sources.into_iter().map(|(_, source)| source).collect()))
+    // A plug-in in a process of its own fails while it discovers. Its note becomes a failure.
+    for fault in plugins_progress.iter().filter_map(|progress| lock(progress).fault.clone()) {
+        notes.retain(|note| !note.contains(&fault));
+        failures.push(fault);
+    }
+    Offer { groups, notes, failures, sources: sources.into_iter().map(|(_, source)| source).collect() }
 }
 
 /// Reads a group once. Returns the sample and a problem.
 pub fn read(group: &mut OfferedGroup) -> (TrialSample, Option<String>) {
     let sensors = group.schema.len();
-    let mut sample = TrialSample { values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] };
+    let mut sample = TrialSample { values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)], taken_at: None };
     let reading = group.reader.read(&mut Row::new(&mut sample.values, &mut sample.gaps));
+    sample.taken_at = reading.taken_at;
     (sample, reading.problem.map(|problem| problem.to_string()))
 }
 
@@ -156,6 +185,8 @@ pub struct CheckReport {
     pub sending: String,
     pub groups: Vec<GroupCheck>,
     pub notes: Vec<String>,
+    /// Sources and plug-ins that cannot run.
+    pub failures: Vec<String>,
     /// Readings per second of all groups.
     pub readings_per_second: f64,
     /// Estimated bytes per second of all groups.
@@ -180,7 +211,8 @@ fn batch_bytes(agent: &str, group: &OfferedGroup, samples: &[TrialSample]) -> f6
 
 /// Reads every group a few times and estimates the rates.
 pub fn check(config: &Config) -> CheckReport {
-    let (mut offered, notes, _sources) = offered(config);
+    let mut offer = offered(config);
+    let offered = &mut offer.groups;
     let mut trials: Vec<(Vec<TrialSample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..TRIAL_SAMPLES {
         if round > 0 {
@@ -223,7 +255,8 @@ pub fn check(config: &Config) -> CheckReport {
         readings_per_second: groups.iter().map(|group| group.readings_per_second).sum(),
         bytes_per_second: groups.iter().map(|group| group.bytes_per_second).sum(),
         groups,
-        notes,
+        notes: offer.notes,
+        failures: offer.failures,
     }
 }
 
@@ -265,6 +298,9 @@ pub fn text(report: &CheckReport) -> String {
         if let Some(problem) = &group.problem {
             let _ = writeln!(out, "problem: {}: {problem}", group.group);
         }
+    }
+    for failure in &report.failures {
+        let _ = writeln!(out, "failed: {failure}");
     }
     for note in &report.notes {
         let _ = writeln!(out, "note: {note}");

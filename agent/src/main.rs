@@ -72,12 +72,12 @@ fn main() -> ExitCode {
     agent::raise_open_files();
     let result = if arguments.check {
         let report = check::check(&config);
-        print(&report, check::text(&report), arguments.format)
+        print(&report, check::text(&report), arguments.format).and_then(|()| all_run(&report.failures))
     } else if arguments.once {
         let once = once::once(&config);
         // On stderr: another program may parse the readings on stdout.
         once.notes.iter().for_each(|note| eprintln!("note: {note}"));
-        print(&once, once::text(&once), arguments.format)
+        print(&once, once::text(&once), arguments.format).and_then(|()| all_run(&once.failures))
     } else {
         run(config)
     };
@@ -113,6 +113,12 @@ fn log(level: LogLevel) {
         // Fails only if the log no longer exists.
         let _ = switch.reload(filter(level));
     });
+}
+
+/// Fails if a source or a plug-in cannot run.
+fn all_run(failures: &[String]) -> anyhow::Result<()> {
+    anyhow::ensure!(failures.is_empty(), "cannot run: {}", failures.join("; "));
+    Ok(())
 }
 
 fn print(value: &impl serde::Serialize, text: String, format: Format) -> anyhow::Result<()> {

@@ -14,7 +14,7 @@ use crate::readings::scaled;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SensorReading {
     pub path: String,
-    /// The time of the read, ns since the Unix epoch.
+    /// The time of the read or of the device's answer, ns since the Unix epoch.
     #[serde(serialize_with = "rfc3339")]
     pub time: i64,
     /// In the sensor's unit; `None` for a gap.
@@ -31,23 +31,26 @@ fn rfc3339<S: serde::Serializer>(time: &i64, serializer: S) -> Result<S::Ok, S::
 pub struct OnceReport {
     pub readings: Vec<SensorReading>,
     pub notes: Vec<String>,
+    /// Sources and plug-ins that cannot run.
+    pub failures: Vec<String>,
 }
 
 /// Reads every group once.
 pub fn once(config: &Config) -> OnceReport {
-    let (groups, mut notes, _sources) = offered(config);
+    let mut offer = offered(config);
     let mut readings = Vec::new();
-    for mut group in groups {
-        let time = clock::real();
-        let (sample, problem) = read(&mut group);
+    for group in &mut offer.groups {
+        let now = clock::real();
+        let (sample, problem) = read(group);
+        let time = sample.taken_at.unwrap_or(now);
         for (index, sensor) in group.schema.sensors().iter().enumerate() {
             let value = (!sample.is_gap(index))
                 .then(|| scaled(Value::from_bits(sample.values[index], sensor.value_type), sensor));
             readings.push(SensorReading { path: group.schema.path(index), time, value, unit: sensor.unit.clone() });
         }
-        notes.extend(problem.map(|problem| format!("{}: {problem}", group.schema.group())));
+        offer.notes.extend(problem.map(|problem| format!("{}: {problem}", group.schema.group())));
     }
-    OnceReport { readings, notes }
+    OnceReport { readings, notes: offer.notes, failures: offer.failures }
 }
 
 /// The report for people: path, value, unit.

@@ -3,10 +3,12 @@
 //!
 //! Sources of the node and jobs decide on their own which groups there are to be; both describe the difference as [`GroupChanges`].
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wholegrain_model::Schema;
 use wholegrain_sources::Reader;
 
 use crate::counters::AgentCounters;
@@ -43,6 +45,36 @@ impl BlockingSampler {
     pub fn join(&mut self, timeout: Duration) -> bool {
         self.sampler.take().is_none_or(|sampler| sampler.join(timeout))
     }
+}
+
+/// Which group has which sensor. A sensor has one group: two would mix their readings in the store.
+#[derive(Default)]
+pub struct SensorOwners(HashMap<String, String>);
+
+impl SensorOwners {
+    /// The sensors of running groups.
+    pub fn of<'a>(groups: impl Iterator<Item = &'a Arc<Group>>) -> Self {
+        let sensors = groups.flat_map(|group| {
+            group.schema.sensors().iter().map(|sensor| (sensor.name.clone(), group.name().to_owned()))
+        });
+        Self(sensors.collect())
+    }
+
+    /// Gives the sensors of a schema to its group. Fails with the first sensor of another group, and that group; then nothing changes.
+    pub fn take(&mut self, schema: &Schema) -> Result<(), (String, String)> {
+        let other = |name: &String| self.0.get(name).filter(|owner| *owner != schema.group()).cloned();
+        let names = || schema.sensors().iter().map(|sensor| &sensor.name);
+        if let Some((name, owner)) = names().find_map(|name| Some((name, other(name)?))) {
+            return Err((name.clone(), owner));
+        }
+        self.0.extend(names().map(|name| (name.clone(), schema.group().to_owned())));
+        Ok(())
+    }
+}
+
+/// Why a group is left out whose `sensor` the other `group` has.
+pub fn left_out(schema: &Schema, sensor: &str, group: &str) -> String {
+    format!("group {} is left out: group {group} has its sensor {sensor} already", schema.group())
 }
 
 /// Steps that change running groups, all applied between two reads of each thread: no tick falls in between.

@@ -38,6 +38,22 @@ fn samples(agent: &Agent, group: &str) -> u64 {
     agent.handles.registry.find(group).map_or(0, |group| group.stats.samples.load(Ordering::Relaxed))
 }
 
+/// A program whose sensor `0` has the path of one of the tester's.
+const SECOND_OWNER: &str = "[sources.exec]\ninterval = \"100ms\"\n[sources.exec.copy]\ncommand = [\"/bin/echo\", \"0 7\"]\nprefix = \"tester\"\n";
+
+#[test]
+fn a_sensor_has_one_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), &format!("rescan = \"1s\"\n{HEAD}{TESTER}{SECOND_OWNER}"));
+    let note = "exec/copy is left out: group tester has its sensor tester/0 already";
+    wait_until("the note", || agent.ask("GET", "/v1/sources").1.to_string().contains(note));
+    assert!(agent.handles.registry.find("exec/copy").is_none());
+    // Once the first owner is stopped the second is taken.
+    assert_eq!(agent.ask("POST", "/v1/sources/tester/stop").0, 200);
+    wait_until("samples of the program", || samples(&agent, "exec/copy") > 0);
+    agent.stop();
+}
+
 #[test]
 fn questions() {
     let dir = tempfile::tempdir().unwrap();

@@ -48,6 +48,21 @@ fn check_and_once() {
 }
 
 #[test]
+fn a_plugin_that_cannot_run_fails_the_check_and_a_second_owner_of_a_sensor_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let second = "[sources.exec.copy]\ncommand = [\"/bin/echo\", \"0 7\"]\nprefix = \"tester\"\n";
+    let (code, out, _) = run(&["--config", &config(dir.path(), second), "--check"]);
+    let note = "note: group exec/copy is left out: group tester has its sensor tester/0 already\n";
+    assert!(code == Some(0) && out.contains(note), "{code:?} {out}");
+    let missing = "[plugins.absent]\nlibrary = \"/nonexistent/absent.so\"\n";
+    for how in ["--check", "--once"] {
+        let (code, out, error) = run(&["--config", &config(dir.path(), missing), how]);
+        assert!(code == Some(1) && error.contains("cannot run: ") && error.contains("absent.so"), "{code:?} {error}");
+        assert!(out.contains("tester"), "the other groups are shown: {out}");
+    }
+}
+
+#[test]
 fn wrong_arguments_and_configurations_end_with_2() {
     let dir = tempfile::tempdir().unwrap();
     let file = config(dir.path(), "[mqqt]\nurl = \"mqtt://h\"\n");

@@ -15,7 +15,7 @@ use crate::engine::{Group, GroupStart, Sampler};
 use crate::identity::AgentIdentity;
 use crate::log_limiter::LogLimiter;
 use crate::plugins::{self, PluginConfig, PluginServices};
-use crate::reconcile::{BlockingSampler, GroupChanges};
+use crate::reconcile::{BlockingSampler, GroupChanges, SensorOwners, left_out};
 use crate::rediscovery::Rediscovery;
 use crate::registry::GroupRegistry;
 use crate::status::{PluginStatus, SourceStatus};
@@ -248,6 +248,7 @@ impl RunningSource {
     pub fn discover(&mut self, context: &mut DiscoveryContext<'_>, reopen: bool) -> bool {
         let Some((plans, mut kept)) = self.plan() else { return false };
         let unseen = kept.clone();
+        let mut owners = self.owners(&plans, &unseen, context.registry);
         let mut changes = GroupChanges::default();
         for plan in plans.into_iter().filter(|plan| !unseen.contains(&plan.name)) {
             let name = plan.name.clone();
@@ -255,7 +256,7 @@ impl RunningSource {
                 self.note(format!("offers the group {name} twice; the second is left out"));
                 continue;
             }
-            self.reconcile(plan, context, &mut changes, reopen);
+            self.reconcile(plan, context, &mut owners, &mut changes, reopen);
             kept.push(name);
         }
         let removed = self.groups.extract_if(.., |group| !kept.iter().any(|name| name == group.name()));
@@ -286,8 +287,29 @@ impl RunningSource {
         Some((plans, kept))
     }
 
+    /// The sensors of all groups that stay as they are; empty if the plans change nothing.
+    fn owners(&self, plans: &[GroupPlan], unseen: &[String], registry: &GroupRegistry) -> SensorOwners {
+        let planned: HashMap<&str, &GroupPlan> = plans.iter().map(|plan| (plan.name.as_str(), plan)).collect();
+        let is_planned =
+            |group: &&Arc<Group>| planned.get(group.name()).is_some_and(|plan| plan.sensors == group.schema.sensors());
+        if self.groups.iter().filter(is_planned).count() == planned.len() {
+            return SensorOwners::default();
+        }
+        let own =
+            self.groups.iter().filter(|group| unseen.iter().any(|name| name == group.name()) || is_planned(group));
+        let live = registry.live();
+        SensorOwners::of(live.iter().filter(|group| group.source != self.name).chain(own))
+    }
+
     /// Collects the change from the running group of the plan's name to the planned one.
-    fn reconcile(&mut self, plan: GroupPlan, context: &DiscoveryContext<'_>, changes: &mut GroupChanges, reopen: bool) {
+    fn reconcile(
+        &mut self,
+        plan: GroupPlan,
+        context: &DiscoveryContext<'_>,
+        owners: &mut SensorOwners,
+        changes: &mut GroupChanges,
+        reopen: bool,
+    ) {
         let schema = match Schema::new(context.identity.prefix.clone(), plan.name.clone(), plan.sensors) {
             Ok(schema) => schema,
             Err(error) => return self.note(format!("left out: {error}")),
@@ -303,6 +325,9 @@ impl RunningSource {
         let at = self.groups.iter().position(|group| group.name() == plan.name);
         let old = at.map(|at| self.groups[at].clone());
         let has_same_schema = old.as_ref().is_some_and(|old| old.schema == schema);
+        if !has_same_schema && let Err((sensor, group)) = owners.take(&schema) {
+            return self.note(left_out(&schema, &sensor, &group));
+        }
         let has_same_ticks = old.as_ref().is_some_and(|old| old.ticking == ticking);
         let stats = old.as_ref().filter(|old| old.blocking == plan.blocking).map(|old| old.stats.clone());
         let new = |schema: Schema| {
