@@ -1,57 +1,20 @@
 //! The agent's program: reads arguments and configuration, and runs, checks or samples once.
 
+mod arguments;
+
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use wholegrain_agent::{Config, Shutdown, agent, check, heap, once, plugins};
 use wholegrain_model::LogLevel;
 
+use self::arguments::{Action, Arguments, Format};
+
 /// Usage or configuration is wrong.
 const EXIT_USAGE: u8 = 2;
-
-const EXAMPLES: &str = "\
-Examples:
-  wholegrain-agent --config /etc/wholegrain/agent.toml --check   validate, show the groups, topics and rates
-  wholegrain-agent --config agent.toml --once --format json      read every sensor once
-  wholegrain-agent --config agent.toml                           run until SIGTERM or SIGINT
-
-Exit codes: 0 done, 1 failed, 2 arguments or configuration are wrong.
-While it runs, `wholegrain ctl` controls it over its socket.";
-
-/// Samples this machine and sends the readings to a Wholegrain server
-#[derive(Parser)]
-#[command(name = "wholegrain-agent", version, after_help = EXAMPLES)]
-struct Arguments {
-    /// The configuration file to read
-    #[arg(long, short, value_name = "FILE")]
-    config: PathBuf,
-    /// Validate, list groups with sensors, interval, topic and estimated rates, and exit
-    #[arg(long, conflicts_with = "once")]
-    check: bool,
-    /// Sample every group once, print it, and exit
-    #[arg(long)]
-    once: bool,
-    /// The format of --check and --once
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// The lowest severity to log; overrides log_level of the configuration until the next reload
-    #[arg(long, value_name = "LEVEL", value_parser = level_parser())]
-    log_level: Option<LogLevel>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    /// For people to read
-    Text,
-    /// For programs, as JSON
-    Json,
-}
 
 fn main() -> ExitCode {
     heap::limit();
@@ -59,27 +22,23 @@ fn main() -> ExitCode {
     if raw.next().as_deref() == Some(plugins::ARGUMENT) {
         return plugins::run_host(raw.next().as_deref());
     }
-    let arguments = Arguments::parse();
-    let mut config = match Config::load(&arguments.config) {
-        Ok(config) => config,
+    let arguments = match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(arguments) => arguments,
         Err(error) => {
-            eprintln!("wholegrain-agent: {error}");
+            eprintln!("wholegrain-agent: {error}; see wholegrain-agent --help");
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    config.log_level = arguments.log_level.unwrap_or(config.log_level);
-    log(config.log_level);
-    agent::raise_open_files();
-    let result = if arguments.check {
-        let report = check::check(&config);
-        print(&report, check::text(&report), arguments.format).and_then(|()| all_run(&report.failures))
-    } else if arguments.once {
-        let once = once::once(&config);
-        // On stderr: another program may parse the readings on stdout.
-        once.notes.iter().for_each(|note| eprintln!("note: {note}"));
-        print(&once, once::text(&once), arguments.format).and_then(|()| all_run(&once.failures))
-    } else {
-        run(config)
+    let result = match arguments.action {
+        Action::Help => write(arguments::HELP),
+        Action::Version => write(concat!("wholegrain-agent ", env!("CARGO_PKG_VERSION"), "\n")),
+        Action::Run | Action::Check | Action::Once => match Config::load(&arguments.config) {
+            Ok(config) => act(&arguments, config),
+            Err(error) => {
+                eprintln!("wholegrain-agent: {error}");
+                return ExitCode::from(EXIT_USAGE);
+            }
+        },
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,8 +49,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn level_parser() -> impl TypedValueParser<Value = LogLevel> {
-    PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|name| name.parse::<LogLevel>())
+/// Does with the configuration what the arguments say.
+fn act(arguments: &Arguments, mut config: Config) -> anyhow::Result<()> {
+    config.log_level = arguments.log_level.unwrap_or(config.log_level);
+    log(config.log_level);
+    agent::raise_open_files();
+    match arguments.action {
+        Action::Check => {
+            let report = check::check(&config);
+            print(&report, check::text(&report), arguments.format)?;
+            all_run(&report.failures)
+        }
+        Action::Once => {
+            let once = once::once(&config);
+            // On stderr: another program may parse the readings on stdout.
+            once.notes.iter().for_each(|note| eprintln!("note: {note}"));
+            print(&once, once::text(&once), arguments.format)?;
+            all_run(&once.failures)
+        }
+        _ => run(config),
+    }
 }
 
 fn filter(level: LogLevel) -> LevelFilter {
@@ -126,6 +103,10 @@ fn print(value: &impl serde::Serialize, text: String, format: Format) -> anyhow:
         Format::Text => text,
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
     };
+    write(&text)
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
