@@ -105,7 +105,7 @@ fn format(name: &str) -> Result<Format, &'static str> {
 
 fn unexpected(argument: Arg<'_>) -> Error {
     let suggestion = match argument {
-        Long(name) => nearest(name, OPTIONS.into_iter()).map(|known| format!("; did you mean --{known}?")),
+        Long(name) => nearest(name, OPTIONS).map(|known| format!("; did you mean --{known}?")),
         _ => None,
     };
     format!("{}{}", argument.unexpected(), suggestion.unwrap_or_default()).into()

@@ -38,19 +38,21 @@ fn samples(agent: &Agent, group: &str) -> u64 {
     agent.handles.registry.find(group).map_or(0, |group| group.stats.samples.load(Ordering::Relaxed))
 }
 
-/// A program whose sensor `0` has the path of one of the tester's.
-const SECOND_OWNER: &str = "[sources.exec]\ninterval = \"100ms\"\n[sources.exec.copy]\ncommand = [\"/bin/echo\", \"0 7\"]\nprefix = \"tester\"\n";
-
 #[test]
 fn a_sensor_has_one_group() {
     let dir = tempfile::tempdir().unwrap();
-    let agent = Agent::start(dir.path(), &format!("rescan = \"1s\"\n{HEAD}{TESTER}{SECOND_OWNER}"));
-    let note = "exec/copy is left out: group tester has its sensor tester/0 already";
+    fs::create_dir(dir.path().join("texts")).unwrap();
+    fs::set_permissions(dir.path().join("texts"), fs::Permissions::from_mode(0o755)).unwrap();
+    // Its sensor `0` has the path of one of the tester's.
+    fs::write(dir.path().join("texts/copy.txt"), "0 7\n").unwrap();
+    let copy = "[sources.textfile]\ndir = \"texts\"\nprefix = \"tester\"\ninterval = \"100ms\"\n";
+    let agent = Agent::start(dir.path(), &format!("rescan = \"1s\"\n{HEAD}{TESTER}{copy}"));
+    let note = "group tester is left out: group textfile/copy has its sensor tester/0 already";
     wait_until("the note", || agent.ask("GET", "/v1/sources").1.to_string().contains(note));
-    assert!(agent.handles.registry.find("exec/copy").is_none());
+    assert!(agent.handles.registry.find("tester").is_none());
     // Once the first owner is stopped the second is taken.
-    assert_eq!(agent.ask("POST", "/v1/sources/tester/stop").0, 200);
-    wait_until("samples of the program", || samples(&agent, "exec/copy") > 0);
+    assert_eq!(agent.ask("POST", "/v1/sources/textfile/stop").0, 200);
+    wait_until("samples of the tester", || samples(&agent, "tester") > 0);
     agent.stop();
 }
 

@@ -90,7 +90,11 @@ impl Case {
 
     /// Ends the agent. The other source has each of its values once, in order: it lost no sample.
     fn finish(mut self) {
-        let history = self.get("/v1/history?pattern=tester/0");
+        let mut history = Value::Null;
+        wait_until("samples of the other source", || {
+            history = self.get("/v1/history?pattern=tester/0");
+            history["readings"].as_array().is_some_and(|readings| !readings.is_empty())
+        });
         let groups = self.get("/v1/groups");
         let readings = history["readings"].as_array().unwrap();
         let values: Vec<i64> = readings.iter().map(|reading| reading["value"].as_i64().expect("no gap")).collect();

@@ -50,9 +50,11 @@ fn check_and_once() {
 #[test]
 fn a_plugin_that_cannot_run_fails_the_check_and_a_second_owner_of_a_sensor_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let second = "[sources.exec.copy]\ncommand = [\"/bin/echo\", \"0 7\"]\nprefix = \"tester\"\n";
+    let second = "[sources.textfile]\ndir = \"texts\"\nprefix = \"tester\"\n";
+    fs::create_dir(dir.path().join("texts")).unwrap();
+    fs::write(dir.path().join("texts/copy.txt"), "0 7\n").unwrap();
     let (code, out, _) = run(&["--config", &config(dir.path(), second), "--check"]);
-    let note = "note: group exec/copy is left out: group tester has its sensor tester/0 already\n";
+    let note = "note: group tester is left out: group textfile/copy has its sensor tester/0 already\n";
     assert!(code == Some(0) && out.contains(note), "{code:?} {out}");
     let missing = "[plugins.absent]\nlibrary = \"/nonexistent/absent.so\"\n";
     for how in ["--check", "--once"] {

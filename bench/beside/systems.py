@@ -181,7 +181,8 @@ class Wholegrain(System):
         return sum(batch.num_rows for batch in pa.ipc.open_stream(body))
 
     def count_newest(self, body: bytes) -> int:
-        return len(json.loads(body)["readings"])
+        # A sensor that has only had gaps has a newest reading without a value.
+        return sum(reading["value"] is not None for reading in json.loads(body)["readings"])
 
 
 class WholegrainSingles(Wholegrain):

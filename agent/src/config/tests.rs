@@ -42,7 +42,24 @@ fn the_packaged_example_is_read_and_its_commented_lines_too() {
     let config = parse(text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(
         config.sources.iter().map(|source| source.name).collect::<Vec<_>>(),
-        ["procfs", "sysfs", "cgroup", "tasks", "perf"]
+        [
+            "procfs",
+            "sysfs",
+            "timex",
+            "inventory",
+            "cgroup",
+            "tasks",
+            "perf",
+            "filesystems",
+            "nfs",
+            "lustre",
+            "amdgpu",
+            "intelgpu",
+            "infiniband",
+            "slingshot",
+            "beegfs",
+            "ceph"
+        ]
     );
     // Every key that stands in a comment is one that exists: only files and combinations may be wrong.
     let uncommented: String = text
@@ -60,7 +77,7 @@ fn the_packaged_example_is_read_and_its_commented_lines_too() {
     let config = parse(&uncommented).unwrap_or_else(|error| panic!("{error}\n{uncommented}"));
     assert_eq!(config.mqtt.unwrap().send_interval, Interval::from_s(1));
     assert_eq!(config.spool.unwrap().after, Interval::from_s(5));
-    assert_eq!(config.sources.len(), 6);
+    assert_eq!(config.sources.len(), wholegrain_sources::SOURCES.len(), "each source stands in the file");
 }
 
 #[test]

@@ -8,14 +8,12 @@ use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use wholegrain_model::config::Document;
 use wholegrain_sources::job::{JobCgroups, MetricSet};
-use wholegrain_sources::{GroupPlan, Roots, SOURCES, SourceType};
+use wholegrain_sources::{GroupPlan, Roots, SOURCES, SourceType, procfs};
 use wholegrain_testing::Process;
 use wholegrain_testing::cgroups::{self, Cgroups, JobGroup};
 
 use super::bare::{EVENTS, Read, event};
 
-/// Files of a group of the agent whose names differ from the group's.
-const PRESSURE: [&str; 3] = ["pressure/cpu", "pressure/memory", "pressure/io"];
 /// The agent's own memory.
 const OWN: &str = "/proc/self/statm";
 
@@ -66,11 +64,12 @@ fn source(name: &str) -> anyhow::Result<&'static SourceType> {
 fn reads_of(group: &JobGroup) -> anyhow::Result<(String, u64)> {
     let table = |name: &str| Document::new("job-reads", "").root().child("sources").child(name);
     let roots = Roots::default();
-    let node: Vec<GroupPlan> =
+    let mut node: Vec<GroupPlan> =
         (source("procfs")?.configure)(&table("procfs"), &roots.clone().into())?.discover(&mut |_| {});
-    let files =
-        node.iter().flat_map(|plan| if plan.name == "pressure" { PRESSURE.to_vec() } else { vec![&*plan.name] });
-    let mut reads: Vec<Read> = files.map(|file| Read::File(roots.proc.join(file))).collect();
+    // The others have longer intervals of their own.
+    node.retain(|plan| plan.timing.interval.is_none());
+    let files = node.iter().flat_map(|plan| procfs::files(&plan.name, &roots));
+    let mut reads: Vec<Read> = files.map(Read::File).collect();
     reads.push(Read::File(OWN.into()));
     let mut values: u64 = node.iter().map(|plan| plan.sensors.len() as u64).sum();
 

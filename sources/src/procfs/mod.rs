@@ -24,13 +24,13 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use wholegrain_model::config::{ConfigError, Section};
 
 use self::config::ProcfsConfig;
 use self::context::{FileRoot, PlanContext, ProcFile};
-use self::groups::ProcGroup;
+use self::groups::{GROUPS, ProcGroup};
 use self::parser::ProcParser;
 use crate::file;
 use crate::glob::{self, PathMatch};
@@ -58,6 +58,16 @@ fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn So
     let ticks_hz = u32::try_from(ticks_hz).ok().filter(|hz| *hz > 0).unwrap_or(USER_HZ_USUAL);
     let (config, roots) = (ProcfsConfig::read(section)?, context.roots.clone());
     Ok(Box::new(ProcfsSource { config, roots, ticks_hz, unseen: Vec::new() }))
+}
+
+/// The files of a group that exist now, for a loop that reads them without parsing. Files that a pattern names are left out.
+pub fn files(group: &str, roots: &Roots) -> Vec<PathBuf> {
+    let files = GROUPS.iter().filter(|known| known.name == group).flat_map(|known| known.files);
+    let paths = files.map(|file| match file.root {
+        FileRoot::Proc => roots.proc.join(file.path),
+        FileRoot::Sys => roots.sys.join(file.path),
+    });
+    paths.filter(|path| path.exists()).collect()
 }
 
 struct ProcfsSource {
