@@ -449,6 +449,7 @@ impl Manager {
 fn no_such(what: &str, name: &str, near: Option<&str>) -> String {
     match near {
         Some(near) => format!("there is no {what} {name:?}; did you mean {near:?}?"),
+        None if what == "plugin" => format!("there is no plugin {name:?}; `wholegrain ctl plugin list` lists them"),
         None => format!("there is no {what} {name:?}; `wholegrain ctl {what}s` lists them"),
     }
 }
