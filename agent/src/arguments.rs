@@ -8,7 +8,7 @@ use lexopt::{Arg, Error, ValueExt};
 use wholegrain_model::LogLevel;
 use wholegrain_model::suggest::nearest;
 
-/// What `--help` prints.
+/// The text that `--help` prints.
 pub const HELP: &str = "\
 Samples this machine and sends the readings to a Wholegrain server
 
