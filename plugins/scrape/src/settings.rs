@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use wholegrain_devices::{Credentials, DeviceConfig, PollTiming, WORKERS_MAX, config};
+use wholegrain_device_http::{AnswerBounds, BODY_BYTES_MAX, DeviceClient, REDIRECTS_MAX, check_credentials, check_url};
+use wholegrain_devices::{DeviceConfig, PollTiming, WORKERS_MAX, config};
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::pattern::Filter;
@@ -18,16 +19,10 @@ use crate::fetch::Fetcher;
 const URI_USUAL: &str = "/metrics";
 /// The longest answer without `body_bytes_max`.
 const BODY_BYTES_USUAL: u64 = 8 << 20;
-/// The largest value that `body_bytes_max` can have.
-const BODY_BYTES_MAX: u64 = 256 << 20;
 /// The most series of an exporter without `series_max`.
 const SERIES_USUAL: usize = 10_000;
 /// The sensors of a group that are about the scrape itself.
 const OWN_SENSORS: usize = 3;
-/// The most redirects that can be allowed.
-const REDIRECTS_MAX: u32 = 5;
-/// The keys of a file of credentials.
-const CREDENTIAL_KEYS: [&str; 5] = ["user", "password", "token", "cert", "key"];
 
 /// The keys of the plug-in's table besides those of all sources of devices.
 #[derive(Debug, Deserialize)]
@@ -115,7 +110,7 @@ fn target(device: &DeviceConfig<TargetKeys>, context: &ConfigureContext) -> Resu
         return Err(section.error("redirects", format!("redirects is {redirects}; at most {REDIRECTS_MAX}")));
     }
     let credentials = device.credentials.as_deref();
-    check_credentials(credentials, &url).map_err(|error| section.error("credentials", error))?;
+    check_credentials(credentials, url.starts_with("https:")).map_err(|error| section.error("credentials", error))?;
     let authority = match &keys.ca {
         None if url.starts_with("https:") => {
             return Err(section.error("ca", "https needs ca = \"ca.pem\", the authority of the exporter's certificate"));
@@ -127,8 +122,11 @@ fn target(device: &DeviceConfig<TargetKeys>, context: &ConfigureContext) -> Resu
             pem.map_err(|error| section.error("ca", format!("cannot read {}: {error}", path.display())))?
         }
     };
-    let fetcher = Fetcher::new(url, &authority, credentials, bytes, redirects);
-    let fetcher = fetcher.map_err(|(key, message)| section.error(key, message))?;
+    let bounds = AnswerBounds { bytes_max: bytes, redirects, checks_certificate: true };
+    let client = DeviceClient::new(&authority, credentials, bounds);
+    let client = client.map_err(|(key, message)| section.error(key, message))?;
+    check_url(&url).map_err(|error| section.error("url", error))?;
+    let fetcher = Fetcher { client, url };
     let (path, host) = (device.path.clone(), device.host.text.clone());
     Ok(TargetPlan { path, host, timing: device.timing, series_max, fetcher })
 }
@@ -157,22 +155,4 @@ fn url(device: &DeviceConfig<TargetKeys>) -> Result<String, ConfigError> {
     let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
     let scheme = if keys.scheme == Some(UrlScheme::Https) { "https" } else { "http" };
     Ok(format!("{scheme}://{name}:{port}{uri}"))
-}
-
-fn check_credentials(credentials: Option<&Credentials>, url: &str) -> Result<(), String> {
-    let Some(credentials) = credentials else { return Ok(()) };
-    credentials.check_keys(&CREDENTIAL_KEYS)?;
-    let has = |key: &str| credentials.get(key).is_some();
-    if has("token") && has("user") {
-        return Err(format!("the credentials {:?} have a token and a user; one of them is sent", credentials.name()));
-    }
-    for (one, other) in [("user", "password"), ("password", "user"), ("cert", "key"), ("key", "cert")] {
-        if has(one) {
-            credentials.require(other)?;
-        }
-    }
-    if has("cert") && !url.starts_with("https:") {
-        return Err(format!("the credentials {:?} have a certificate, which only https sends", credentials.name()));
-    }
-    Ok(())
 }

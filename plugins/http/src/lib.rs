@@ -1,0 +1,267 @@
+//! HTTP and HTTPS requests to devices, for plug-ins whose devices speak it.
+//!
+//! - In: an address, an authority, credentials; requests with a deadline.
+//! - Out: the status, headers and body of an answer, or a [`DeviceProblem`].
+//! - Never: an answer or a decompressed body without a bound; a secret in a message; a credential that follows a redirect to another host.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use flate2::read::MultiGzDecoder;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use ureq::{AsSendBody, http};
+use wholegrain_devices::{Credentials, DeviceProblem};
+
+/// The first bytes of gzip (RFC 1952, section 2.3.1). No text format begins with them.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// The shortest time that a request is given.
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// The keys of a file of credentials.
+pub const CREDENTIAL_KEYS: [&str; 5] = ["user", "password", "token", "cert", "key"];
+/// The largest value that `redirects` can have.
+pub const REDIRECTS_MAX: u32 = 5;
+/// The largest value that `body_bytes_max` can have: 256 MiB.
+pub const BODY_BYTES_MAX: u64 = 256 << 20;
+
+/// What the answers of a device may be like.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerBounds {
+    /// The longest body, also after decompression.
+    pub bytes_max: u64,
+    /// How many redirects are followed. Credentials are sent to the first address only.
+    pub redirects: u32,
+    /// Whether the device's certificate is checked. Without it anybody on the way can read and change what is sent.
+    pub checks_certificate: bool,
+}
+
+/// The client of one device. It connects with its first request and keeps the connection.
+#[derive(Clone)]
+pub struct DeviceClient {
+    agent: ureq::Agent,
+    authorization: Option<String>,
+    bytes_max: u64,
+}
+
+/// The status line and headers of an answer. Its body is in the caller's buffer.
+#[derive(Debug)]
+pub struct AnswerHead {
+    pub status: u16,
+    pub headers: http::HeaderMap,
+}
+
+impl AnswerHead {
+    /// The value of a header, if it is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// A request. A body makes it a request that sends JSON, unless `headers` has a `Content-Type`.
+#[derive(Debug)]
+pub struct DeviceRequest<'a> {
+    pub method: &'static str,
+    pub url: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: Option<&'a str>,
+    /// Whether the client's user and password, or its token, are sent.
+    pub authorized: bool,
+}
+
+impl<'a> DeviceRequest<'a> {
+    /// A GET with the client's credentials.
+    pub fn get(url: &'a str, headers: &'a [(&'a str, &'a str)]) -> Self {
+        Self { method: "GET", url, headers, body: None, authorized: true }
+    }
+}
+
+/// A key of the configuration and what is wrong with it.
+pub type KeyMistake = (&'static str, String);
+
+impl DeviceClient {
+    /// A client. `authority` has certificates in PEM, for https; `credentials` have `user` and `password`, or `token`; and `cert` and `key` in PEM.
+    pub fn new(authority: &[u8], credentials: Option<&Credentials>, bounds: AnswerBounds) -> Result<Self, KeyMistake> {
+        let secret = |key: &str| credentials.and_then(|credentials| credentials.get(key)).map(|text| text.expose());
+        let authorization = match (secret("token"), secret("user"), secret("password")) {
+            (Some(token), ..) => Some(format!("Bearer {token}")),
+            (None, Some(user), Some(password)) => {
+                Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
+            }
+            _ => None,
+        };
+        if authorization.as_ref().is_some_and(|text| text.chars().any(char::is_control)) {
+            return Err(("credentials", "a token, user or password has control characters".to_owned()));
+        }
+        let mut tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(Arc::new(certificates(authority).map_err(|error| ("ca", error))?)))
+            .disable_verification(!bounds.checks_certificate)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        if let (Some(chain), Some(key)) = (secret("cert"), secret("key")) {
+            let chain = certificates(chain.as_bytes()).map_err(|error| ("credentials", error))?;
+            let key = PrivateKey::from_pem(key.as_bytes());
+            let key = key.map_err(|_| ("credentials", "`key` is no private key in PEM".to_owned()))?;
+            tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+        }
+        let agent = ureq::Agent::config_builder()
+            .tls_config(tls.build())
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .max_redirects(bounds.redirects)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent();
+        Ok(Self { agent, authorization, bytes_max: bounds.bytes_max })
+    }
+
+    /// Sends a request and reads the whole answer into `body`, which is cleared first. Any status is an answer; see [`check_status`].
+    pub fn call(
+        &self,
+        request: &DeviceRequest,
+        deadline: Instant,
+        body: &mut Vec<u8>,
+    ) -> Result<AnswerHead, DeviceProblem> {
+        body.clear();
+        let left = deadline.saturating_duration_since(Instant::now()).max(TIMEOUT_MIN);
+        let mut build = http::Request::builder().method(request.method).uri(request.url);
+        for (name, value) in request.headers {
+            build = build.header(*name, *value);
+        }
+        if let Some(authorization) = self.authorization.as_ref().filter(|_| request.authorized) {
+            build = build.header("Authorization", authorization);
+        }
+        build = build.header("Accept-Encoding", "gzip");
+        let has_type = request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        if request.body.is_some() && !has_type {
+            build = build.header("Content-Type", "application/json");
+        }
+        let response = match request.body {
+            Some(text) => self.run(build.body(text), left),
+            None => self.run(build.body(()), left),
+        }?;
+        let head = AnswerHead { status: response.status().as_u16(), headers: response.headers().clone() };
+        self.read(response.into_body().into_reader(), body)?;
+        if body.starts_with(&GZIP_MAGIC) {
+            let packed = std::mem::take(body);
+            let mut decoder = MultiGzDecoder::new(packed.as_slice()).take(self.bytes_max + 1);
+            decoder.read_to_end(body).map_err(|_| DeviceProblem::Garbage("gzip that is damaged"))?;
+            self.check_length(body)?;
+        }
+        Ok(head)
+    }
+
+    fn run<S: AsSendBody>(
+        &self,
+        request: Result<http::Request<S>, http::Error>,
+        timeout: Duration,
+    ) -> Result<http::Response<ureq::Body>, DeviceProblem> {
+        let request = request.map_err(|_| DeviceProblem::Refused("HTTP: the request cannot be written"))?;
+        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
+        self.agent.run(request).map_err(|error| problem(&error))
+    }
+
+    fn read(&self, reader: impl Read, body: &mut Vec<u8>) -> Result<(), DeviceProblem> {
+        reader.take(self.bytes_max + 1).read_to_end(body).map_err(|error| {
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
+                Some(error) => problem(error),
+                None => io_problem(&error),
+            }
+        })?;
+        self.check_length(body)
+    }
+
+    fn check_length(&self, body: &[u8]) -> Result<(), DeviceProblem> {
+        let is_long = body.len() as u64 > self.bytes_max;
+        if is_long { Err(DeviceProblem::Garbage("more than body_bytes_max")) } else { Ok(()) }
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
+    let items = parse_pem(pem).map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Ok(Some(certificate)),
+        Ok(_) => Ok(None),
+        Err(_) => Err("is no PEM".to_owned()),
+    });
+    let certificates: Vec<_> = items.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    if certificates.is_empty() && !pem.is_empty() {
+        Err("has no certificate in PEM".to_owned())
+    } else {
+        Ok(certificates)
+    }
+}
+
+/// Any status but 200 as a problem.
+pub fn check_status(status: u16) -> Result<(), DeviceProblem> {
+    match status {
+        200 => Ok(()),
+        401 | 403 | 407 => Err(DeviceProblem::Credentials),
+        300..=399 => Err(DeviceProblem::Refused("HTTP: a redirect, which `redirects` can allow")),
+        404 => Err(DeviceProblem::Refused("HTTP 404: there is no such page")),
+        429 => Err(DeviceProblem::Refused("HTTP 429: too many requests")),
+        500..=599 => Err(DeviceProblem::Refused("HTTP 5xx: an error of the device")),
+        _ => Err(DeviceProblem::Refused("HTTP: a status other than 200")),
+    }
+}
+
+fn problem(error: &ureq::Error) -> DeviceProblem {
+    match error {
+        ureq::Error::Timeout(_) => DeviceProblem::Silent,
+        ureq::Error::HostNotFound => DeviceProblem::Unresolved,
+        ureq::Error::Rustls(error) => tls_problem(error),
+        ureq::Error::Io(error) => io_problem(error),
+        ureq::Error::TooManyRedirects => DeviceProblem::Refused("HTTP: too many redirects"),
+        _ => DeviceProblem::Garbage("not HTTP"),
+    }
+}
+
+fn io_problem(error: &std::io::Error) -> DeviceProblem {
+    if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return tls_problem(error);
+    }
+    match (error.kind(), error.raw_os_error()) {
+        (std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock, _) => DeviceProblem::Silent,
+        (_, Some(errno)) => DeviceProblem::Network(errno),
+        _ => DeviceProblem::Garbage("an answer that ends too early"),
+    }
+}
+
+fn tls_problem(error: &rustls::Error) -> DeviceProblem {
+    match error {
+        rustls::Error::InvalidCertificate(
+            rustls::CertificateError::Expired | rustls::CertificateError::ExpiredContext { .. },
+        ) => DeviceProblem::Refused("TLS: its certificate has expired"),
+        rustls::Error::InvalidCertificate(
+            rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
+        ) => DeviceProblem::Refused("TLS: its certificate is of another name"),
+        rustls::Error::InvalidCertificate(_) => DeviceProblem::Refused("TLS: its certificate is not of this authority"),
+        rustls::Error::AlertReceived(_) => DeviceProblem::Credentials,
+        _ => DeviceProblem::Garbage("not TLS"),
+    }
+}
+
+/// Checks the keys of credentials for [`DeviceClient::new`]. `is_https` says whether a certificate of this client can be sent.
+pub fn check_credentials(credentials: Option<&Credentials>, is_https: bool) -> Result<(), String> {
+    let Some(credentials) = credentials else { return Ok(()) };
+    credentials.check_keys(&CREDENTIAL_KEYS)?;
+    let has = |key: &str| credentials.get(key).is_some();
+    if has("token") && has("user") {
+        return Err(format!("the credentials {:?} have a token and a user; one of them is sent", credentials.name()));
+    }
+    for (one, other) in [("user", "password"), ("password", "user"), ("cert", "key"), ("key", "cert")] {
+        if has(one) {
+            credentials.require(other)?;
+        }
+    }
+    if has("cert") && !is_https {
+        return Err(format!("the credentials {:?} have a certificate, which only https sends", credentials.name()));
+    }
+    Ok(())
+}
+
+/// Refuses a text that is no address.
+pub fn check_url(url: &str) -> Result<(), String> {
+    url.parse::<http::Uri>().map(drop).map_err(|error| format!("{url:?} is no address: {error}"))
+}
