@@ -134,7 +134,7 @@ fn statuses_redirects_and_dead_ports() {
     let away = "Location: http://127.0.0.1:1/\r\n";
     for (status, headers, what) in [
         (404, "", "HTTP 404: there is no such page"),
-        (503, "", "HTTP 5xx: an error of the exporter"),
+        (503, "", "HTTP 5xx: an error of the device"),
         (302, away, "HTTP: a redirect, which `redirects` can allow"),
     ] {
         running.answer(&name, |values| values[&format!("{name}/b")] == Some(7.0));
