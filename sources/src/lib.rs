@@ -32,6 +32,7 @@ pub mod amdgpu;
 pub mod beegfs;
 pub mod ceph;
 pub mod cgroup;
+pub mod confinement;
 pub mod descriptors;
 pub mod ethtool;
 pub mod exec;

@@ -6,10 +6,12 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+mod mounts;
 
 /// The most symbolic links on the way to a folder.
 const LINKS_MAX: usize = 16;
@@ -35,6 +37,14 @@ pub enum TrustError {
     NoFile { path: String },
     #[error("{path} is a symbolic link of user {uid}; only links of root are followed, and only to folders")]
     Link { path: String, uid: u32 },
+    #[error(
+        "{path} belongs to user {uid}, but user {owner}, to whom its folder or one above it belongs, could have put it there"
+    )]
+    Foreign { path: String, uid: u32, owner: u32 },
+    #[error("{path} has other names (hard links) and belongs to another user than its folder; copy it")]
+    Linked { path: String },
+    #[error("{path} is on a file system that user {uid} runs (FUSE), who could keep the agent waiting")]
+    UserMount { path: String, uid: u32 },
     #[error("{path} has {bytes} bytes; at most {max} are read")]
     TooLong { path: String, bytes: u64, max: u64 },
 }
@@ -73,6 +83,7 @@ fn is_own(uid: u32) -> bool {
 pub struct TrustedFolder {
     fd: OwnedFd,
     path: PathBuf,
+    /// Who decides what the folder has: its owner, or that of a folder above it who is neither root nor the agent.
     uid: u32,
     owners: TrustedOwners,
 }
@@ -94,18 +105,32 @@ impl TrustedFolder {
     }
 
     /// Opens a regular file of the folder, without following a link and without waiting for a pipe's other end. It belongs to the folder's owner, or
-    /// to one of the trusted owners if the folder belongs to root or the agent: a user who owns the folder cannot show files of others in it.
+    /// to one of the trusted owners if the folder belongs to root or the agent: a user who owns the folder, or one above it, cannot show files of
+    /// others in it.
     pub fn file(&self, name: &OsStr, bytes_max: u64) -> Result<(File, libc::stat), TrustError> {
+        let (file, stat) = self.any_file(name, bytes_max, beneath_at)?;
+        let text = || shown(&self.path.join(name));
+        if stat.st_uid != self.uid && !is_own(self.uid) {
+            return Err(TrustError::Foreign { path: text(), uid: stat.st_uid, owner: self.uid });
+        }
+        // Another user than root can give a file of root a name here: a program of the agent's user would show what only root can read.
+        if stat.st_nlink > 1 && stat.st_uid != self.uid && self.uid != 0 {
+            return Err(TrustError::Linked { path: text() });
+        }
+        Ok((file, stat))
+    }
+
+    /// Opens a regular file of one of the trusted owners, whoever of them put it into the folder.
+    fn any_file(&self, name: &OsStr, bytes_max: u64, open: OpenFunction) -> Result<(File, libc::stat), TrustError> {
         let path = self.path.join(name);
         let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
-        let fd = open_at(Some(&self.fd), name, flags).map_err(|error| os(&path, error))?;
+        let fd = open(Some(&self.fd), name, flags).map_err(|error| os(&path, error))?;
         let stat = stat(&fd).map_err(|error| os(&path, error))?;
-        let text = || path.display().to_string();
+        let text = || shown(&path);
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(TrustError::NoFile { path: text() });
         }
-        let is_owner = stat.st_uid == self.uid || (is_own(self.uid) && self.owners.contains(stat.st_uid));
-        if !is_owner {
+        if stat.st_uid != self.uid && !self.owners.contains(stat.st_uid) {
             return Err(TrustError::Owner { path: text(), uid: stat.st_uid });
         }
         if stat.st_mode & WRITABLE_BY_OTHERS != 0 {
@@ -124,12 +149,12 @@ pub fn program(path: &Path, owners: TrustedOwners) -> Result<PathBuf, TrustError
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { break };
-        match TrustedFolder::open(parent, owners)?.file(name, u64::MAX) {
+        match TrustedFolder::open(parent, owners)?.any_file(name, u64::MAX, open_at) {
             Ok(_) => return Ok(path),
             Err(TrustError::Os { error, .. }) if error.raw_os_error() == Some(libc::ELOOP) => {
                 let owner = std::fs::symlink_metadata(&path).map_err(|error| os(&path, error))?.uid();
                 if !is_own(owner) {
-                    return Err(TrustError::Link { path: path.display().to_string(), uid: owner });
+                    return Err(TrustError::Link { path: shown(&path), uid: owner });
                 }
                 // An absolute target replaces the path.
                 path = parent.join(std::fs::read_link(&path).map_err(|error| os(&path, error))?);
@@ -140,7 +165,7 @@ pub fn program(path: &Path, owners: TrustedOwners) -> Result<PathBuf, TrustError
     Err(os(&path, io::Error::from_raw_os_error(libc::ELOOP)))
 }
 
-/// Opens each folder from the root on. Gives the last one and its owner.
+/// Opens each folder from the root on. Gives the last one, and the first owner on the way who is neither root nor the agent, else its own.
 fn walk(absolute: &Path, owners: TrustedOwners) -> Result<(OwnedFd, u32), TrustError> {
     let root = Path::new("/");
     let mut current = open_at(None, root.as_os_str(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC)
@@ -151,8 +176,12 @@ fn walk(absolute: &Path, owners: TrustedOwners) -> Result<(OwnedFd, u32), TrustE
         path.push(&level);
         let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let next = open_at(Some(&current), &level, flags).map_err(|error| os(&path, error))?;
+        // Before anything that asks the file system, which a user may run and which then need not answer.
+        if let Some(uid) = mounts::runner_of(&next) {
+            return Err(TrustError::UserMount { path: shown(&path), uid });
+        }
         let found = stat(&next).map_err(|error| os(&path, error))?;
-        let (text, mode) = (|| path.display().to_string(), found.st_mode);
+        let (text, mode) = (|| shown(&path), found.st_mode);
         if mode & libc::S_IFMT == libc::S_IFLNK {
             links += 1;
             if !is_own(found.st_uid) || links > LINKS_MAX {
@@ -174,7 +203,10 @@ fn walk(absolute: &Path, owners: TrustedOwners) -> Result<(OwnedFd, u32), TrustE
         if mode & WRITABLE_BY_OTHERS != 0 && (rest.is_empty() || mode & STICKY == 0) {
             return Err(TrustError::Writable { path: text(), mode: mode & 0o7777 });
         }
-        (current, uid) = (next, found.st_uid);
+        current = next;
+        if is_own(uid) {
+            uid = found.st_uid;
+        }
     }
     // The descriptors of the way cannot be read; the same folder again, for reading.
     let fd = open_at(Some(&current), OsStr::new("."), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
@@ -197,7 +229,33 @@ fn levels(path: &Path, whole: &Path) -> Result<Vec<OsString>, TrustError> {
 }
 
 fn os(path: &Path, error: io::Error) -> TrustError {
-    TrustError::Os { path: path.display().to_string(), error }
+    TrustError::Os { path: shown(path), error }
+}
+
+/// A path for messages: the names of users' files can have any character.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+type OpenFunction = fn(Option<&OwnedFd>, &OsStr, i32) -> io::Result<OwnedFd>;
+
+/// As [`open_at`], but nothing that is mounted on the name is opened: a user can mount a file system of their own on their file. Before Linux 5.6 as
+/// [`open_at`].
+fn beneath_at(folder: Option<&OwnedFd>, name: &OsStr, flags: i32) -> io::Result<OwnedFd> {
+    let text = CString::new(name.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let at = folder.map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
+    // openat2(2): flags, mode, how paths are resolved.
+    let how: [u64; 3] = [flags as u64, 0, libc::RESOLVE_NO_XDEV];
+    // SAFETY: the name ends in a NUL, and both live during the call.
+    let fd = unsafe { libc::syscall(libc::SYS_openat2, at, text.as_ptr(), how.as_ptr(), size_of_val(&how)) };
+    if fd >= 0 {
+        // SAFETY: the descriptor was just opened and has no other owner.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => open_at(folder, name, flags),
+        error => Err(error),
+    }
 }
 
 fn open_at(folder: Option<&OwnedFd>, name: &OsStr, flags: i32) -> io::Result<OwnedFd> {
@@ -335,7 +393,17 @@ mod tests {
         refused(file("of_eve", TrustedOwners::default()), "belongs to user 4242");
         assert!(file("of_eve", owners).is_ok());
         // A hard link: the folder is eve's, and she would show it.
-        refused(file("of_root", owners), "belongs to user 0");
+        refused(file("of_root", owners), "belongs to user 0, but user 4242");
+        // A folder of root, too: eve could exchange it for another one of root.
+        fs::create_dir(folder.join("moved")).unwrap();
+        fs::write(folder.join("moved/of_root"), "password 1\n").unwrap();
+        fs::write(folder.join("moved/of_eve"), "x 1\n").unwrap();
+        chown(folder.join("moved/of_eve"), Some(eve), None).unwrap();
+        let moved = |name: &str| TrustedFolder::open(&folder.join("moved"), owners)?.file(OsStr::new(name), NO_LIMIT);
+        refused(moved("of_root"), "belongs to user 0, but user 4242");
+        assert!(moved("of_eve").is_ok());
+        // As a program it is of root, and runs as eve.
+        assert!(program(&folder.join("moved/of_root"), owners).is_ok());
         fs::create_dir(root.path().join("secret")).unwrap();
         symlink(root.path().join("secret"), folder.join("link")).unwrap();
         std::os::unix::fs::lchown(folder.join("link"), Some(eve), None).unwrap();

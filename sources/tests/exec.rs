@@ -150,6 +150,68 @@ fn the_deadline_ends_a_program_with_all_that_it_started() {
     assert_eq!(reports, ["exec: hanging: killed after 300ms"]);
 }
 
+/// Whether the process in this file runs.
+fn is_running(file: &Path) -> bool {
+    let pid = fs::read_to_string(file).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// A program may leave nothing behind: neither a process in a group of its own, nor a daemon in a session of its own.
+#[test]
+fn a_program_ends_with_its_daemons() {
+    let daemons = "setsid sh -c 'echo $$ > OPEN/daemon; exec sleep 1000' >/dev/null 2>&1 </dev/null &\n\
+                   timeout 1000 sh -c 'echo $$ > OPEN/group; exec sleep 1000' >/dev/null 2>&1 </dev/null &\n\
+                   while ! [ -s OPEN/daemon ] || ! [ -s OPEN/group ]; do sleep 0.01; done\n";
+    let text = format!("[ -e OPEN/go ] && {{ {daemons} }}\n[ -e OPEN/hang ] && exec sleep 1000\necho 'a 1'");
+    let mut programs = Programs::new(&[("daemons", "deadline = \"1min\"", &text)]);
+    let mut group = programs.group();
+    check(&mut group, &[("a", Some(1.0))], None);
+    fs::write(programs.open("go"), "").unwrap();
+    check(&mut group, &[("a", Some(1.0))], None);
+    for name in ["daemon", "group"] {
+        wait_until("the end of the processes", || !is_running(&programs.open(name)));
+        fs::remove_file(programs.open(name)).unwrap();
+    }
+    // Also with a program that is killed.
+    fs::write(programs.open("hang"), "").unwrap();
+    let mut programs =
+        Programs { source: source("exec", &config(&programs, "500ms"), &Roots::default()).unwrap(), ..programs };
+    let (groups, _) = discover(programs.source.as_mut());
+    assert!(groups.is_empty());
+    wait_until("the numbers of the processes", || {
+        ["daemon", "group"]
+            .iter()
+            .all(|name| fs::read_to_string(programs.open(name)).is_ok_and(|pid| pid.ends_with('\n')))
+    });
+    wait_until("the program is killed", || {
+        discover(programs.source.as_mut()).1.iter().any(|report| report.contains("killed after 500ms"))
+    });
+    for name in ["daemon", "group"] {
+        wait_until("the end of the processes", || !is_running(&programs.open(name)));
+    }
+}
+
+/// The configuration of the program `daemons` with a deadline.
+fn config(programs: &Programs, deadline: &str) -> String {
+    let path = programs.folder.path().join("daemons");
+    format!("[sources.exec.daemons]\ncommand = [{path:?}]\ndeadline = {deadline:?}\n")
+}
+
+/// A program that prints errors faster than they are read is ended at its deadline.
+#[test]
+fn errors_without_end_do_not_hold_the_agent() {
+    let flood = "(exec cat /dev/zero >&2) & ".repeat(8);
+    let text = format!("echo 'a 1'\n[ -e OPEN/flood ] || exit 0\n{flood}wait");
+    let mut programs = Programs::new(&[("flooding", "deadline = \"300ms\"", &text)]);
+    let mut group = programs.group();
+    wait_until("a value", || floats(&mut group).0["a"] == Some(1.0));
+    fs::write(programs.open("flood"), "").unwrap();
+    wait_until("the end at the deadline", || {
+        floats(&mut group).1.problem == Some(ReadProblem::Message { text: "the program was killed at its deadline" })
+    });
+}
+
 #[test]
 fn programs_of_one_interval_run_at_the_same_time() {
     // Each waits for the other: one after the other they would not end.
@@ -228,7 +290,10 @@ fn check_rights(programs: &Programs) {
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
     let env = fs::read_to_string(programs.open("env")).unwrap();
     let names: Vec<&str> = env.lines().filter_map(|line| line.split('=').next()).collect();
-    assert!(names.iter().all(|name| ["PATH", "PWD", "SHLVL", "_", "OLDPWD", "SITE"].contains(name)), "{env}");
+    assert!(
+        names.iter().all(|name| ["PATH", "PWD", "SHLVL", "_", "OLDPWD", "SITE", "WHOLEGRAIN_RUN"].contains(name)),
+        "{env}"
+    );
     assert!(env.contains("SITE=hall 1"));
     assert_eq!(fs::read_to_string(programs.open("pwd")).unwrap(), "/\n");
     // Standard input, output and error, and the folder that `ls` lists.

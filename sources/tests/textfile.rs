@@ -203,8 +203,8 @@ fn names_that_collide_are_refused_and_named() {
     assert_eq!(
         reports,
         [
-            "textfile: a.prom and a.txt have the same name: the second is left out",
-            "textfile: more than files_max = 3 files: d.txt and others are left out",
+            "textfile: \"a.prom\" and \"a.txt\" have the same name: the second is left out",
+            "textfile: more than files_max = 3 files: \"d.txt\" and others are left out",
             "textfile: b.txt is left out: a.prom has its sensor p/x; write prefix with {file}",
         ]
     );

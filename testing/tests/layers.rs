@@ -83,7 +83,7 @@ const ENFORCED: &[(&str, &[&[&str]])] = &[
         &[
             &["descriptors", "reader", "scan"],
             &["options", "plan", "source"],
-            &["exposition", "file", "glob", "job", "parse", "source_type", "trusted"],
+            &["confinement", "exposition", "file", "glob", "job", "parse", "source_type", "trusted"],
             &["graphics_cards", "keyed", "line_table", "pressure", "states", "text_file"],
             &["line_file"],
             &[

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::config::ProgramSettings;
+use crate::confinement;
 use crate::trusted::{self, Account, TrustedOwners};
 
 /// Runs programs when the agent is root and no user is configured, if the system has no user `nobody`.
@@ -25,11 +26,17 @@ const STDERR_BYTES_MAX: usize = 200;
 const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// The step in which output is read.
 const CHUNK_BYTES: usize = 16 << 10;
+/// The most steps at a time: 1 MiB. A program that prints faster than it is read must not keep the agent from looking at its deadline.
+const CHUNKS_MAX: usize = 64;
+/// The last signal of the kernel's interface.
+const SIGNAL_MAX: i32 = 64;
 
 /// A program that runs, with its output.
 #[derive(Debug)]
 pub(crate) struct RunningProgram {
     child: Child,
+    /// What its processes have in their environment.
+    mark: String,
     /// The standard input of a program that was started with one.
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
@@ -80,6 +87,8 @@ impl RunningProgram {
         let program = trusted::program(&settings.program, owners).map_err(|error| error.to_string())?;
         let mut command = Command::new(&program);
         command.args(&settings.arguments).env_clear().env("PATH", PATH).envs(&settings.env).current_dir("/");
+        let mark = confinement::new_mark();
+        command.env(confinement::VARIABLE, &mark);
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: `confine` makes system calls only: it neither allocates nor takes a lock.
         unsafe { command.pre_exec(move || confine(account)) };
@@ -97,7 +106,17 @@ impl RunningProgram {
         }
         let now = Instant::now();
         let stdin = child.stdin.take();
-        Ok(Self { child, stdin, stdout, stderr, output: Vec::new(), errors: Vec::new(), started: now, active: now })
+        Ok(Self {
+            child,
+            mark,
+            stdin,
+            stdout,
+            stderr,
+            output: Vec::new(),
+            errors: Vec::new(),
+            started: now,
+            active: now,
+        })
     }
 
     /// Reads what the program has printed, without waiting. At most `bytes_max` bytes of output are kept.
@@ -144,7 +163,16 @@ impl RunningProgram {
         Some(String::from_utf8_lossy(line).chars().filter(|character| !character.is_control()).collect())
     }
 
-    /// Whether the program has ended and is not reaped, so that its number still names it and its process group.
+    /// Whether its status was taken, so that its number may be another process's.
+    fn is_reaped(&self) -> bool {
+        // SAFETY: as in `has_ended`.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: `info` is writable.
+        unsafe { libc::waitid(libc::P_PID, self.child.id(), &mut info, flags) != 0 }
+    }
+
+    /// Whether the program has ended and is not reaped, so that its number still names it and its session.
     fn has_ended(&self) -> bool {
         // SAFETY: `siginfo_t` is plain numbers, for which zero is a value.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -155,9 +183,9 @@ impl RunningProgram {
         result != 0 || unsafe { info.si_pid() } != 0
     }
 
-    /// Ends what is left of the process group, and takes the status.
+    /// Ends what is left of the run, and takes the status.
     fn reap(&mut self) -> ProgramState {
-        self.kill_group();
+        confinement::end_run(self.child.id(), &self.mark);
         match self.child.try_wait() {
             Ok(Some(status)) if status.success() => ProgramState::Ended,
             Ok(Some(status)) => ProgramState::Failed(status.code().unwrap_or_else(|| {
@@ -169,19 +197,12 @@ impl RunningProgram {
         }
     }
 
-    fn kill_group(&self) {
-        if let Ok(group) = i32::try_from(self.child.id()) {
-            // SAFETY: the child is not reaped, so that the number is that of its own group.
-            unsafe { libc::kill(-group, libc::SIGKILL) };
-        }
-    }
-
-    /// Ends the program and its process group. Whether it is gone.
+    /// Ends the program with all processes that it has started. Whether it is gone.
     pub fn kill(&mut self) -> bool {
-        if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+        if self.is_reaped() {
             return true;
         }
-        self.kill_group();
+        confinement::end_run(self.child.id(), &self.mark);
         let until = Instant::now() + END_TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
@@ -214,7 +235,7 @@ fn identity(settings: &ProgramSettings) -> Result<Option<Account>, String> {
 /// Reads until nothing is there, keeping at most `max` bytes; `stops` ends the reading at that length, else the rest is discarded. `false` at the end.
 fn drain(from: &mut impl Read, into: &mut Vec<u8>, max: usize, stops: bool) -> bool {
     let mut chunk = [0; CHUNK_BYTES];
-    loop {
+    for _ in 0..CHUNKS_MAX {
         if stops && into.len() >= max {
             return true;
         }
@@ -225,6 +246,7 @@ fn drain(from: &mut impl Read, into: &mut Vec<u8>, max: usize, stops: bool) -> b
             Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
         }
     }
+    true
 }
 
 fn set_nonblocking(fd: RawFd) -> io::Result<()> {
@@ -246,12 +268,18 @@ struct CapabilityHeader {
 
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// In the child, before the program: a session of its own, no capabilities, no way to get some, another user, no open files. System calls only.
+/// In the child, before the program: a session of its own, no capabilities, no way to get some, another user, no open files.
+/// System calls only.
 fn confine(account: Option<Account>) -> io::Result<()> {
     let check = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: all calls take numbers, or pointers to values that live here.
     unsafe {
         check(libc::setsid().into())?;
+        // What the agent ignores, its programs would ignore too.
+        for signal in 1..=SIGNAL_MAX {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        confinement::be_ended_before_the_agent();
         for capability in 0..=CAPABILITY_MAX {
             // Without the right to drop it there is none that could be got: `no_new_privs` follows. Unknown numbers are refused.
             libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);

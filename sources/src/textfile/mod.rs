@@ -95,7 +95,7 @@ impl TextfileSource {
         self.files.retain(|_, file| names.iter().any(|(_, name, _)| *name == file.name));
         let mut count = 0;
         for pair in names.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-            report(format!("textfile: {} and {} have the same name: the second is left out", pair[0].1, pair[1].1));
+            report(format!("textfile: {:?} and {:?} have the same name: the second is left out", pair[0].1, pair[1].1));
         }
         names.dedup_by_key(|(stem, ..)| *stem);
         for (stem, name, dialect) in names {
@@ -105,7 +105,10 @@ impl TextfileSource {
             }
             count += 1;
             if count > self.settings.files_max {
-                report(format!("textfile: more than files_max = {} files: {name} and others are left out", count - 1));
+                report(format!(
+                    "textfile: more than files_max = {} files: {name:?} and others are left out",
+                    count - 1
+                ));
                 break;
             }
             let known = self.files.get(stem).is_some_and(|file| file.name == name);
