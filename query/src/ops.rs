@@ -62,7 +62,9 @@ fn subtract(new: Value, old: Value) -> f64 {
     }
 }
 
-/// The increase of a counter from `old` to `new`: a lower `new` has wrapped at the modulus, or restarted from 0 without one.
+/// The increase of a counter from `old` to `new`. A lower `new` has wrapped at the modulus if that is an increase of at most half of it; otherwise,
+/// and without a modulus, the counter restarted from 0. A counter that advances by more between two readings is read too seldom to know how often
+/// it wrapped, while a restart at any time would look like one that nearly went all the way round.
 pub(crate) fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f64> {
     if new.as_f64() > old.as_f64() {
         return Some(subtract(new, old));
@@ -76,13 +78,19 @@ pub(crate) fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f
         return None;
     }
     match (new, old, wraps_at) {
-        (Value::Int(new), Value::Int(old), Some(modulus)) if i128::from(old) < i128::from(modulus) => {
-            Some((i128::from(new) + i128::from(modulus) - i128::from(old)) as f64)
+        (Value::Int(int), Value::Int(old), Some(modulus)) => {
+            let (modulus, old) = (i128::from(modulus), i128::from(old));
+            let wrapped = i128::from(int) + modulus - old;
+            let is_wrap = old < modulus && wrapped * 2 <= modulus;
+            Some(if is_wrap { wrapped as f64 } else { new.as_f64() })
         }
-        (Value::Float(_), Value::Float(old), Some(modulus)) if old < modulus as f64 => {
-            Some(difference + modulus as f64)
+        (_, old, Some(modulus)) => {
+            let (modulus, old) = (modulus as f64, old.as_f64());
+            let wrapped = difference + modulus;
+            let is_wrap = old < modulus && wrapped * 2.0 <= modulus;
+            Some(if is_wrap { wrapped } else { new.as_f64() })
         }
-        (new, _, _) => Some(new.as_f64()),
+        (new, _, None) => Some(new.as_f64()),
     }
 }
 
@@ -117,18 +125,28 @@ mod tests {
         check(delta, counter, None, ints(&[100, 3, 4]), &[None, Some(3.0), Some(1.0)]);
         check(delta, counter, Some(1000), ints(&[990, 5]), &[None, Some(15.0)]);
         check(rate, counter, Some(1000), ints(&[990, 5]), &[None, Some(7.5)]);
-        check(
-            delta,
-            counter,
-            Some(u64::MAX),
-            ints(&[i64::MAX, 0]),
-            &[None, Some((u64::MAX as i128 - i64::MAX as i128) as f64)],
-        );
+        check(delta, counter, Some(1 << 63), ints(&[i64::MAX - 1, 1]), &[None, Some(3.0)]);
         // A value that the modulus says is impossible: restarted, not wrapped.
         check(delta, counter, Some(10), ints(&[50, 4]), &[None, Some(4.0)]);
         check(delta, counter, None, ints(&[5, -3, -1]), &[None, None, Some(2.0)]);
         check(delta, counter, None, floats(&[1.5, 2.0, 0.25]), &[None, Some(0.5), Some(0.25)]);
         check(delta, counter, Some(4), floats(&[3.5, 0.25]), &[None, Some(0.75)]);
+    }
+
+    #[test]
+    fn a_restart_of_a_counter_that_could_wrap_is_no_wrap() {
+        let (delta, counter, modulus) = (Op::Delta, Kind::Counter, 1 << 32);
+        // The machine started again: 7 counted since, and not 4,294,966,303.
+        check(delta, counter, Some(modulus), ints(&[1000, 7, 9]), &[None, Some(7.0), Some(2.0)]);
+        check(delta, counter, Some(modulus), floats(&[1000.0, 7.0, 9.0]), &[None, Some(7.0), Some(2.0)]);
+        // An increase of half of the modulus is the largest that is taken for a wrap.
+        check(delta, counter, Some(1000), ints(&[600, 100]), &[None, Some(500.0)]);
+        check(delta, counter, Some(1000), ints(&[600, 101]), &[None, Some(101.0)]);
+        check(delta, counter, Some(1000), floats(&[600.0, 100.0]), &[None, Some(500.0)]);
+        check(delta, counter, Some(1000), floats(&[600.0, 101.0]), &[None, Some(101.0)]);
+        // Values of both types, as one that was first whole and then not.
+        let mixed = vec![Some(Value::Int(990)), Some(Value::Float(5.5)), Some(Value::Int(3))];
+        check(delta, counter, Some(1000), mixed, &[None, Some(15.5), Some(3.0)]);
     }
 
     #[test]

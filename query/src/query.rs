@@ -57,8 +57,8 @@ impl Agg {
 pub enum Op {
     /// Counters: delta per second, in unit/s.
     Rate,
-    /// Difference to the previous value. If a counter fell and its modulus is known, it has wrapped and the modulus is added; otherwise it has
-    /// restarted and the new value counts from 0. A negative new value has no delta.
+    /// Difference to the previous value. A counter with a modulus that fell has wrapped if it then rose by at most half of the modulus; any other
+    /// that fell has restarted, and the new value counts from 0. A negative new value has no delta.
     Delta,
     /// Gauges: difference per second, in unit/s; may be negative.
     Derivative,

@@ -135,8 +135,11 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
         let (old, new) = pair(i)?;
         let (modulus, per) = (sensor.wraps_at.map(|m| m as f64 * sensor.scale), seconds(seen[i - 1].0, seen[i].0));
         let delta = match (sensor.kind, modulus) {
-            (Kind::Counter, Some(modulus)) if new < old => new + modulus - old,
-            (Kind::Counter, None) if new < old => new,
+            // Scaled values may miss exactly half of the modulus by a rounding.
+            (Kind::Counter, Some(modulus)) if new < old && new + modulus - old <= modulus * (0.5 + 1e-9) => {
+                new + modulus - old
+            }
+            (Kind::Counter, _) if new < old => new,
             _ => new - old,
         };
         Some(if query.op == Some(Op::Delta) { delta } else { delta / per })

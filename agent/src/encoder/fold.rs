@@ -188,7 +188,8 @@ fn quantile_of(values: &mut [f64], quantile: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// The increase of a counter: over its modulus if it has one, from 0 after a reset. `None` for a negative value.
+/// The increase of a counter: over its modulus if that is at most half of it, else from 0 after a reset, as queries have it. `None` for a negative
+/// value.
 fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
     match (before, now) {
         (Value::Int(before), Value::Int(now)) => {
@@ -197,7 +198,7 @@ fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
             match (went, modulus) {
                 (0.., _) => Some(went as f64),
                 _ if now < 0 => None,
-                (_, Some(modulus)) => Some((went + modulus) as f64),
+                (_, Some(modulus)) if (went + modulus) * 2 <= modulus => Some((went + modulus) as f64),
                 _ => Some(now as f64),
             }
         }
@@ -207,8 +208,8 @@ fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
             match modulus {
                 _ if now >= before => Some(now - before),
                 _ if now < 0.0 => None,
-                Some(modulus) => Some(now - before + modulus),
-                None => Some(now),
+                Some(modulus) if (now - before + modulus) * 2.0 <= modulus => Some(now - before + modulus),
+                _ => Some(now),
             }
         }
     }

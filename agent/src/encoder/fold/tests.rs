@@ -87,10 +87,13 @@ fn counters_are_rates_between_values() {
     expect(folded(counter(), &[], &[(0, Some(1000)), (S, Some(8))])[1..].to_vec(), &[(S, "4 4 4 8 1")]);
     let wraps = SensorDef { wraps_at: Some(1024), ..counter() };
     expect(folded(wraps, &[], &[(0, Some(1020)), (S, Some(4))])[1..].to_vec(), &[(S, "4 4 4 4 1")]);
+    let restarts = SensorDef { wraps_at: Some(1024), ..counter() };
+    expect(folded(restarts, &[], &[(0, Some(500)), (S, Some(4))])[1..].to_vec(), &[(S, "2 2 2 4 1")]);
     expect(folded(counter(), &[], &[(5 * S, Some(7)), (S, Some(9))])[1..].to_vec(), &[(S, "- - - 9 1")]);
     assert_eq!(advance(Value::Int(5), Value::Int(-1), None), None);
     assert_eq!(advance(Value::Int(i64::MAX - 1), Value::Int(i64::MAX), None), Some(1.0));
     assert_eq!(advance(Value::Float(9.0), Value::Float(1.0), Some(10)), Some(2.0));
+    assert_eq!(advance(Value::Float(3.0), Value::Float(1.0), Some(10)), Some(1.0));
 }
 
 /// In version 1 a controller's directory goes before the others at a job's end, and the unified hierarchy's file, which has counted less, takes

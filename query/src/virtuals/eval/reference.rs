@@ -240,7 +240,9 @@ impl<'a> Reference<'a> {
                 return None;
             } else {
                 match sensor.wraps_at {
-                    Some(modulus) if old < modulus as f64 => new + modulus as f64 - old,
+                    Some(modulus) if old < modulus as f64 && (new + modulus as f64 - old) * 2.0 <= modulus as f64 => {
+                        new + modulus as f64 - old
+                    }
                     _ => new,
                 }
             };
