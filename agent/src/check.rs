@@ -120,7 +120,7 @@ pub fn offered(config: &Config) -> Offer {
         let sources =
             sources.filter_map(|source| Some(JobSourceHandle::started(source.name, source.build_jobs(&config.roots)?)));
         let (name, prefix, roots) = (&config.name, &config.prefix, &config.roots);
-        let node = PreviewNode { name, prefix, roots, sources: sources.collect() };
+        let node = PreviewNode { name, prefix, roots, sources: sources.collect(), owners: &owners };
         let of_jobs = preview(jobs, node, &mut |text| notes.push(text)).into_iter();
         groups.extend(of_jobs.map(|GroupPreview { schema, interval, reader }| OfferedGroup {
             source: jobs::groups::SOURCE.to_owned(),

@@ -3,7 +3,7 @@
 //!
 //! Sources of the node and jobs decide on their own which groups there are to be; both describe the difference as [`GroupChanges`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,29 +47,40 @@ impl BlockingSampler {
     }
 }
 
-/// Which group has which sensor. A sensor has one group: two would mix their readings in the store.
+/// Which group has which sensor, by the sensor's path: groups of jobs have another prefix than those of the node. A sensor has one group: two would
+/// mix their readings in the store.
 #[derive(Default)]
 pub struct SensorOwners(HashMap<String, String>);
 
 impl SensorOwners {
     /// The sensors of running groups.
     pub fn of<'a>(groups: impl Iterator<Item = &'a Arc<Group>>) -> Self {
-        let sensors = groups.flat_map(|group| {
-            group.schema.sensors().iter().map(|sensor| (sensor.name.clone(), group.name().to_owned()))
-        });
+        let sensors = groups
+            .flat_map(|group| (0..group.schema.len()).map(|index| (group.schema.path(index), group.name().to_owned())));
         Self(sensors.collect())
     }
 
     /// Gives the sensors of a schema to its group. Fails with the first sensor of another group, and that group; then nothing changes.
     pub fn take(&mut self, schema: &Schema) -> Result<(), (String, String)> {
-        let other = |name: &String| self.0.get(name).filter(|owner| *owner != schema.group()).cloned();
-        let names = || schema.sensors().iter().map(|sensor| &sensor.name);
-        if let Some((name, owner)) = names().find_map(|name| Some((name, other(name)?))) {
-            return Err((name.clone(), owner));
+        let other = |index: usize| self.0.get(&schema.path(index)).filter(|owner| *owner != schema.group()).cloned();
+        if let Some((index, owner)) = (0..schema.len()).find_map(|index| Some((index, other(index)?))) {
+            return Err((schema.sensors()[index].name.clone(), owner));
         }
-        self.0.extend(names().map(|name| (name.clone(), schema.group().to_owned())));
+        self.0.extend((0..schema.len()).map(|index| (schema.path(index), schema.group().to_owned())));
         Ok(())
     }
+
+    /// The sensors whose paths begin with `prefix`, by the rest of their paths, with their groups.
+    pub fn below(&self, prefix: &str) -> BTreeMap<String, String> {
+        let below =
+            self.0.iter().filter_map(|(path, group)| Some((path.strip_prefix(prefix)?.to_owned(), group.clone())));
+        below.collect()
+    }
+}
+
+/// Why a metric of a job is left out whose sensor `group` has.
+pub fn taken_metric(metric: &str, group: &str) -> String {
+    format!("jobs: metric {metric} of a job is left out: group {group} has its sensor already")
 }
 
 /// Why a group is left out whose `sensor` the other `group` has.
@@ -142,5 +153,33 @@ impl GroupChanges {
             registry.exchange(&self.retired, self.added);
         }
         changes_registry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::{SensorDef, SensorPath};
+
+    use super::*;
+
+    #[test]
+    fn owners_are_compared_by_path() {
+        let schema = |prefix: &str, group: &str, names: &[&str]| {
+            let sensors = names.iter().map(|name| SensorDef::gauge(*name, "1", "")).collect();
+            Schema::new(SensorPath::new(prefix).unwrap(), group, sensors).unwrap()
+        };
+        let mut owners = SensorOwners::default();
+        let job = schema("/n1/job/7", "job/7/1s", &["cpu/usage"]);
+        owners.take(&job).unwrap();
+        // The node's own sensor of the same relative name is another sensor.
+        owners.take(&schema("/n1", "stat", &["cpu/usage"])).unwrap();
+        let claimed = owners.take(&schema("/n1", "forged", &["a", "job/7/cpu/usage"])).unwrap_err();
+        assert_eq!(claimed, ("job/7/cpu/usage".to_owned(), "job/7/1s".to_owned()));
+        owners.take(&schema("/n1", "other", &["a"])).unwrap();
+        owners.take(&job).unwrap();
+        assert_eq!(
+            owners.below("/n1/job/7/").into_iter().collect::<Vec<_>>(),
+            [("cpu/usage".into(), "job/7/1s".into())]
+        );
     }
 }

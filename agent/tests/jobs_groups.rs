@@ -19,7 +19,7 @@ use wholegrain_agent::jobs::rules::{RawRule, Rules, RulesConfig};
 use wholegrain_agent::jobs::tracker::{Job, JobEvent};
 use wholegrain_agent::jobs::{Accumulation, CallerIdentity, JobsAction, JobsCommand};
 use wholegrain_agent::{AgentHandles, Config};
-use wholegrain_model::{Interval, JobRecord, SensorDef, Value};
+use wholegrain_model::{Interval, JobRecord, Schema, SensorDef, SensorPath, Value};
 use wholegrain_sources::job::{JobCgroups, JobSource, MetricSet};
 use wholegrain_sources::{Reader, Reading, Row, Slot};
 use wholegrain_testkit::{Random, wait_until};
@@ -329,6 +329,34 @@ fn a_job_is_read_at_once_and_nothing_is_left_of_it_when_it_ends() {
     wait_until("the end of all groups", || bench.handles.registry.draining().is_empty());
     let (_, _, batches) = bench.finish();
     assert_eq!(batches.iter().map(|batch| batch.samples).sum::<usize>(), 4, "what was sampled was encoded");
+}
+
+/// Two groups with one sensor would mix their readings in the store. The job keeps its other metrics.
+#[test]
+fn a_metric_whose_sensor_a_plug_in_has_is_left_out() {
+    let mut bench = Bench::new(&[("m", 2)]);
+    let schema = |prefix: &str, group: &str, name: &str| {
+        Schema::new(SensorPath::new(prefix).unwrap(), group, vec![SensorDef::gauge(name, "1", "")]).unwrap()
+    };
+    for schema in
+        [schema("/n1", "plant", "job/7/m/0"), schema("/n1", "other", "m/1"), schema("/n2", "far", "job/7/m/1")]
+    {
+        bench.handles.registry.add(Arc::new(Group::of_events("plant", "n1", schema)));
+    }
+    bench.rule("*", &["**"], "1s", None);
+    bench.tell(JobEvent::Began(job("7")));
+    bench.tell(JobEvent::Began(job("8")));
+    let sensors = |bench: &Bench, group: &str| -> Vec<String> {
+        bench.group(group).schema.sensors().iter().map(|sensor| sensor.name.clone()).collect()
+    };
+    assert_eq!(sensors(&bench, "job/7/1s"), ["m/1"]);
+    assert_eq!(sensors(&bench, "job/8/1s"), ["m/0", "m/1"]);
+    // The plug-in is unloaded: the job has its metric from its next change on.
+    let plant = bench.group("plant").id;
+    bench.handles.registry.retire(plant);
+    bench.tell(JobEvent::Changed(job("7")));
+    assert_eq!(sensors(&bench, "job/7/1s"), ["m/0", "m/1"]);
+    bench.finish();
 }
 
 #[test]

@@ -382,8 +382,8 @@ impl Sampled {
             return false;
         }
         let time = match reading.taken_at {
-            // A device's clock may be ahead of this one; the answer came before now.
-            Some(time) => Some(time.min(clock::real())).filter(|time| passes.held_until(*time).is_none()),
+            // A device's clock may be ahead of this one; the answer came before now, and after 1970.
+            Some(time) => Some(time.min(clock::real())).filter(|time| *time >= 0 && passes.held_until(*time).is_none()),
             None => Some(stamp),
         };
         // Times of a group increase: an answer that has a sample already is nothing new.

@@ -23,6 +23,8 @@ use crate::sync::lock;
 
 /// The most notes of one source.
 const NOTES_MAX: usize = 100;
+/// The longest note.
+const NOTE_CHARACTERS_MAX: usize = 2000;
 /// The note of a discovery without file descriptors.
 const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover groups: the present groups stay, and discovery is tried \
      again (raise LimitNOFILE= of the agent's unit)";
@@ -191,8 +193,9 @@ impl RunningSource {
         self.is_running()
     }
 
-    /// Logs and keeps a note, once.
+    /// Logs and keeps a note, once. Names of users' files can have any character: no control character gets into the log or onto a terminal.
     fn note(&mut self, text: String) {
+        let text: String = text.chars().filter(|c| !c.is_control()).take(NOTE_CHARACTERS_MAX).collect();
         if !self.notes.contains(&text) && self.notes.len() < NOTES_MAX {
             tracing::info!("source {}: {text}", self.name);
             self.notes.push(text);

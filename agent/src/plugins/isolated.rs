@@ -1,7 +1,7 @@
 //! A plug-in in a process of its own, as the agent sees it: a thread that starts, watches and ends the process, and readers that ask it.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use super::texts::LastingTexts;
 use super::trusted;
 use super::trusted::TrustedFile;
 use super::usage::UsageWatch;
-use super::wire::{self, CheckedGroup, ConfigureMessage, PluginAnswer, PluginRequest};
+use super::wire::{self, CheckedGroup, ConfigureMessage, PluginAnswer, PluginRequest, printable};
 use crate::sync::lock;
 use crate::waker::Waker;
 
@@ -37,8 +37,10 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a thread that waits looks: 1 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// The most lines that a plug-in can print into the agent's log in one run.
+/// The most lines that a plug-in can print into the agent's log in one run. What it prints after them is read once a second, and discarded.
 const PRINTED_LINES_MAX: usize = 100;
+/// The most reads of what a plug-in has printed at a time: 64 KiB, as much as the pipe has.
+const PRINTED_READS_MAX: usize = 16;
 /// The stack of the thread: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 /// The problem of groups whose plug-in does not run.
@@ -303,11 +305,13 @@ impl IsolatedPlugin {
             capabilities: config.capabilities,
         };
         match self.ask(link, &PluginRequest::Configure(message), process, "configure") {
-            Ok(PluginAnswer::Configured { version }) => Ok(version.chars().take(64).collect()),
-            Ok(PluginAnswer::Refused { line, message }) => Err(StartError::Refused(config.message(line, &message))),
+            Ok(PluginAnswer::Configured { version }) => Ok(printable(&version).chars().take(64).collect()),
+            Ok(PluginAnswer::Refused { line, message }) => {
+                Err(StartError::Refused(config.message(line, &printable(&message))))
+            }
             Ok(PluginAnswer::Failed { reason }) => {
                 self.log_printed(process, &mut 0);
-                Err(StartError::Failed(reason))
+                Err(StartError::Failed(printable(&reason)))
             }
             Ok(PluginAnswer::Discovered(_)) => Err(StartError::Failed("its process gave a wrong answer".to_owned())),
             Err(fault) => Err(StartError::Failed(fault)),
@@ -331,7 +335,8 @@ impl IsolatedPlugin {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 let printed = process.printed();
                 let ended = process.wait_ended().unwrap_or_else(|| "its process closed its socket".to_owned());
-                let said = printed.lines().last().map(|line| format!(" ({})", line.trim())).unwrap_or_default();
+                let said =
+                    printed.lines().last().map(|line| format!(" ({})", printable(line.trim()))).unwrap_or_default();
                 format!("{ended} when it should {what}{said}")
             }
             _ => format!("its process gave a wrong answer when it should {what}: {error}"),
@@ -343,12 +348,11 @@ impl IsolatedPlugin {
         link.row.announce();
         let found = match self.ask(link, &PluginRequest::Discover { reopen }, process, "discover") {
             Ok(PluginAnswer::Discovered(found)) => found,
-            Ok(PluginAnswer::Failed { reason }) => return Err(reason),
+            Ok(PluginAnswer::Failed { reason }) => return Err(printable(&reason)),
             Ok(_) => return Err("its process gave a wrong answer".to_owned()),
             Err(fault) => return Err(fault),
         };
-        let keeps = found.keeps.clone();
-        let (groups, notes) = wire::checked(found);
+        let (groups, notes, keeps) = wire::checked(found);
         let mut layout = lock(&self.layout);
         let is_same =
             layout.generation > 0 && layout.groups == groups && layout.keeps == keeps && layout.notes == notes;
@@ -370,11 +374,14 @@ impl IsolatedPlugin {
         let socket = lock(&self.link).as_ref().map_or(-1, |link| link.socket.as_raw_fd());
         let mut next = Instant::now() + WATCH_EVERY;
         loop {
-            let is_closed = self.wait(socket, process, next);
+            let is_heard = printed_lines < PRINTED_LINES_MAX;
+            let is_closed = self.wait(socket, is_heard.then(|| process.printed_fd()), next);
             if self.is_stopping() {
                 return None;
             }
-            self.log_printed(process, &mut printed_lines);
+            if is_heard || Instant::now() >= next {
+                self.log_printed(process, &mut printed_lines);
+            }
             if let Some(fault) = lock(&self.fault).take() {
                 return Some(fault);
             }
@@ -404,12 +411,13 @@ impl IsolatedPlugin {
     }
 
     /// Waits for a request, for the end of the process, for something printed, or until `next`. Whether the process has closed its socket.
-    fn wait(&self, socket: i32, process: &PluginProcess, next: Instant) -> bool {
+    fn wait(&self, socket: i32, printed: Option<RawFd>, next: Instant) -> bool {
         let entry = |fd: i32, events: i16| libc::pollfd { fd, events, revents: 0 };
         let mut fds = [
             entry(self.waker.fd().as_raw_fd(), libc::POLLIN),
             entry(socket, libc::POLLRDHUP),
-            entry(process.printed_fd(), libc::POLLIN),
+            // A negative descriptor is skipped.
+            entry(printed.unwrap_or(-1), libc::POLLIN),
         ];
         let left = next.saturating_duration_since(Instant::now());
         // SAFETY: three entries, which outlive the call.
@@ -427,11 +435,17 @@ impl IsolatedPlugin {
     }
 
     fn log_printed(&self, process: &mut PluginProcess, lines: &mut usize) {
-        for line in process.printed().lines().filter(|line| !line.trim().is_empty()) {
-            *lines += 1;
-            let line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
-            if *lines <= PRINTED_LINES_MAX {
-                tracing::info!("plug-in {} prints: {line}", self.config.name);
+        for _ in 0..PRINTED_READS_MAX {
+            let printed = process.printed();
+            if printed.is_empty() {
+                return;
+            }
+            for line in printed.lines().filter(|line| !line.trim().is_empty()) {
+                *lines = lines.saturating_add(1);
+                let line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
+                if *lines <= PRINTED_LINES_MAX {
+                    tracing::info!("plug-in {} prints: {line}", self.config.name);
+                }
             }
         }
     }

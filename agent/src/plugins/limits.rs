@@ -2,6 +2,8 @@
 
 use std::io;
 
+use wholegrain_sources::confinement;
+
 use super::capability;
 use super::wire::ConfigureMessage;
 
@@ -34,6 +36,7 @@ fn limit(resource: libc::__rlimit_resource_t, most: u64, what: &str) -> io::Resu
 pub(super) fn apply(message: &ConfigureMessage) -> io::Result<()> {
     limit(libc::RLIMIT_DATA, message.memory_bytes_max, "RLIMIT_DATA")?;
     limit(libc::RLIMIT_CORE, 0, "RLIMIT_CORE")?;
+    confinement::be_ended_before_the_agent();
     limit(libc::RLIMIT_NOFILE, OPEN_FILES_MAX, "RLIMIT_NOFILE")?;
     // Before the privileges: a filter without this needs CAP_SYS_ADMIN.
     // SAFETY: prctl with numbers.

@@ -6,10 +6,12 @@
 
 mod capability;
 mod config;
+mod elf;
 mod in_process;
 mod isolated;
 mod library;
 mod limits;
+mod modules;
 mod process;
 mod process_tree;
 mod program;

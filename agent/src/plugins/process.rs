@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::process_tree;
 use super::shared_row::SharedRow;
 
 /// The argument of this program that makes it the process of a plug-in.
@@ -150,6 +151,11 @@ impl PluginProcess {
         // SAFETY: a child that was not waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         if self.wait_ended().is_none() {
+            // Its children first: without it they would belong to nobody.
+            for pid in process_tree::below(self.child.id()) {
+                // SAFETY: numbers only; the process was found below a child of this one just now.
+                unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+            }
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,6 +1,8 @@
 //! The processes below one process, from `/proc/PID/task/PID/children` (proc(5)).
 
+use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// The most processes that are followed.
 const PROCESSES_MAX: usize = 4096;
@@ -26,6 +28,23 @@ pub(super) fn below(pid: u32) -> Vec<u32> {
     found
 }
 
+/// Where files are in memory only, as links in `/proc/PID/fd` show it. Other files are not asked: their file systems need not answer.
+const MEMORY_FILES: [&str; 2] = ["/memfd:", "/dev/shm/"];
+
+/// The bytes that a process holds in open files in memory, such as those of `memfd_create`: no limit of the kernel and no resident memory of a process
+/// covers them. `counted` has the files that were counted already.
+pub(super) fn file_bytes(pid: u32, counted: &mut HashSet<(u64, u64)>) -> u64 {
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
+    let sizes = files.flatten().take(PROCESSES_MAX).filter_map(|file| {
+        let target = fs::read_link(file.path()).ok()?;
+        let is_memory =
+            target.to_str().is_some_and(|target| MEMORY_FILES.iter().any(|start| target.starts_with(start)));
+        let found = is_memory.then(|| fs::metadata(file.path()).ok())??;
+        counted.insert((found.dev(), found.ino())).then_some(found.blocks() * 512)
+    });
+    sizes.sum()
+}
+
 /// CPU time in ticks and resident memory in pages of a process: fields 14 to 17 and 24 of its `stat` (proc(5)).
 pub(super) fn usage(pid: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -41,6 +60,7 @@ fn usage_of(stat: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
     use std::process::Command;
 
     use super::*;
@@ -57,6 +77,20 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(below(u32::MAX).is_empty());
+    }
+
+    #[test]
+    fn files_in_memory_are_counted_once() {
+        // SAFETY: a string with an end; the descriptor is opened here.
+        let file = unsafe { fs::File::from_raw_fd(libc::memfd_create(c"hidden".as_ptr(), libc::MFD_CLOEXEC)) };
+        let before = file_bytes(std::process::id(), &mut HashSet::new());
+        std::io::Write::write_all(&mut &file, &vec![1; 1 << 20]).unwrap();
+        let second = file.try_clone().unwrap();
+        let mut counted = HashSet::new();
+        let after = file_bytes(std::process::id(), &mut counted);
+        assert!((1 << 20..2 << 20).contains(&(after - before)), "{before} {after}");
+        assert_eq!(file_bytes(std::process::id(), &mut counted), 0);
+        drop(second);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::services::PluginError;
+use super::{elf, modules};
 
 /// The first bytes of an ELF file for 64 bits.
 const ELF: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];
@@ -28,11 +29,11 @@ pub(super) struct TrustedFile {
     pub is_script: bool,
 }
 
-fn refuse<T>(path: &Path, reason: &str) -> Result<T, PluginError> {
+pub(super) fn refuse<T>(path: &Path, reason: &str) -> Result<T, PluginError> {
     Err(PluginError(format!("the plug-in {} is refused: {reason}", path.display())))
 }
 
-fn open_at(dir: RawFd, name: &std::ffi::OsStr, flags: libc::c_int) -> io::Result<File> {
+pub(super) fn open_at(dir: RawFd, name: &std::ffi::OsStr, flags: libc::c_int) -> io::Result<File> {
     let name = CString::new(name.as_bytes())?;
     let flags = flags | libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     // SAFETY: a string with an end, and an open folder or AT_FDCWD.
@@ -45,7 +46,7 @@ fn open_at(dir: RawFd, name: &std::ffi::OsStr, flags: libc::c_int) -> io::Result
 }
 
 /// Why others could change a file or a folder with these properties.
-fn weakness(metadata: &Metadata, is_ancestor: bool) -> Option<String> {
+pub(super) fn weakness(metadata: &Metadata, is_ancestor: bool) -> Option<String> {
     // SAFETY: no arguments.
     let own = unsafe { libc::geteuid() };
     let (owner, mode) = (metadata.uid(), metadata.mode());
@@ -59,7 +60,7 @@ fn weakness(metadata: &Metadata, is_ancestor: bool) -> Option<String> {
 }
 
 /// Opens a folder from `/` on, step by step, each checked while it is open.
-fn open_folder(folder: &Path, plugin: &Path) -> Result<File, PluginError> {
+pub(super) fn open_folder(folder: &Path, plugin: &Path) -> Result<File, PluginError> {
     let failed =
         |at: &Path, error: io::Error| refuse(plugin, &format!("cannot open the folder {}: {error}", at.display()));
     let (mut at, mut open) = (
@@ -88,7 +89,7 @@ fn open_folder(folder: &Path, plugin: &Path) -> Result<File, PluginError> {
 }
 
 /// A regular file in an open folder that others cannot change.
-fn open_file(folder: &File, name: &std::ffi::OsStr, path: &Path) -> Result<File, PluginError> {
+pub(super) fn open_file(folder: &File, name: &std::ffi::OsStr, path: &Path) -> Result<File, PluginError> {
     let file = match open_at(folder.as_raw_fd(), name, 0) {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
@@ -124,6 +125,7 @@ pub(super) fn open(path: &Path) -> Result<TrustedFile, PluginError> {
     let is_script = path.extension().is_some_and(|ending| ending == SCRIPT_ENDING);
     if is_script {
         open_file(&folder, SCRIPT_MODULE.as_ref(), &resolved.join(SCRIPT_MODULE))?;
+        modules::check(&folder, &resolved, path)?;
     } else {
         let mut start = [0; ELF.len()];
         if file.read_exact_at(&mut start, 0).is_err() || start != ELF {
@@ -132,8 +134,33 @@ pub(super) fn open(path: &Path) -> Result<TrustedFile, PluginError> {
                 "it is not a shared object (an ELF file for 64 bits), and its name does not end in .py",
             );
         }
+        check_libraries(&file, &resolved, path)?;
     }
     Ok(TrustedFile { file, path: resolved.join(name), is_script })
+}
+
+/// Refuses a shared object for which the loader would look for libraries where another user can put some.
+fn check_libraries(file: &File, folder: &Path, path: &Path) -> Result<(), PluginError> {
+    let places = match elf::library_places(file) {
+        Ok(places) => places,
+        Err(error) => return refuse(path, &format!("its list of libraries cannot be read: {error}")),
+    };
+    for place in places {
+        let expanded =
+            place.replace("$ORIGIN", &folder.to_string_lossy()).replace("${ORIGIN}", &folder.to_string_lossy());
+        let hint = "link it without -rpath, or remove it with patchelf --remove-rpath";
+        if !expanded.starts_with('/') || expanded.contains('$') {
+            return refuse(path, &format!("it looks for libraries in {place:?}, which is no fixed folder: {hint}"));
+        }
+        // A folder that does not exist is one that others could make, if they can write to the one above it.
+        let existing = Path::new(&expanded).ancestors().find_map(|folder| folder.canonicalize().ok());
+        let Some(existing) = existing else { continue };
+        let folder = if existing.is_dir() { &existing } else { existing.parent().unwrap_or(&existing) };
+        if let Err(PluginError(why)) = open_folder(folder, path) {
+            return Err(PluginError(format!("{why}; it looks for libraries in {place:?}: {hint}")));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -142,6 +169,86 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    fn set(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn libraries_that_others_can_exchange_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (object, source, libraries) = (dir.path().join("a.so"), dir.path().join("a.c"), dir.path().join("lib"));
+        fs::write(&source, "int a;\n").unwrap();
+        fs::create_dir(&libraries).unwrap();
+        let build = |place: &str| {
+            let mut cc = std::process::Command::new("cc");
+            let status = cc
+                .args(["-shared", "-fPIC", "-o"])
+                .arg(&object)
+                .arg(&source)
+                .arg(format!("-Wl,-rpath,{place}"))
+                .status();
+            assert!(status.unwrap().success());
+            set(&object, 0o755);
+        };
+        set(dir.path(), 0o755);
+        set(&libraries, 0o755);
+        for place in [libraries.to_str().unwrap(), "$ORIGIN/lib", "/usr/lib"] {
+            build(place);
+            assert!(open(&object).is_ok(), "{place}: {:?}", open(&object));
+        }
+        set(&libraries, 0o777);
+        for (place, part) in [
+            (
+                libraries.to_str().unwrap(),
+                "lib can be written by others (mode 0777): chmod go-w; it looks for libraries in",
+            ),
+            ("$ORIGIN/lib", "lib can be written by others"),
+            ("/tmp/not/there/yet", "the folder /tmp can be written by others"),
+            ("lib", "in \"lib\", which is no fixed folder"),
+        ] {
+            build(place);
+            check(&object, part);
+        }
+    }
+
+    #[test]
+    fn modules_that_others_can_change_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for folder in ["", "package", "package/__pycache__", "not-a-package"] {
+            fs::create_dir_all(at(folder)).unwrap();
+            set(&at(folder), 0o755);
+        }
+        for file in [
+            "a.py",
+            "wholegrain_plugin.py",
+            "helper.py",
+            "notes.txt",
+            "package/__init__.py",
+            "package/__pycache__/b.pyc",
+        ] {
+            fs::write(at(file), "pass\n").unwrap();
+            set(&at(file), 0o644);
+        }
+        set(&at("notes.txt"), 0o666);
+        set(&at("not-a-package"), 0o777);
+        assert!(open(&at("a.py")).is_ok(), "{:?}", open(&at("a.py")));
+        for (name, good, bad) in
+            [("helper.py", 0o644, 0o664), ("package/__pycache__/b.pyc", 0o644, 0o646), ("package", 0o755, 0o777)]
+        {
+            set(&at(name), bad);
+            check(&at("a.py"), "can be written by others");
+            set(&at(name), good);
+        }
+        symlink("helper.py", at("alias.py")).unwrap();
+        assert!(open(&at("a.py")).is_ok());
+        symlink(at("not-a-package"), at("linked")).unwrap();
+        check(&at("a.py"), "not-a-package can be written by others");
+        fs::remove_file(at("linked")).unwrap();
+        symlink("/tmp/not-there-yet.py", at("later.py")).unwrap();
+        check(&at("a.py"), "later.py beside it is a link to nothing");
+    }
 
     #[track_caller]
     fn check(path: &Path, part: &str) {
@@ -152,10 +259,8 @@ mod tests {
     #[test]
     fn hostile_files_and_folders_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, set) = (dir.path().join("a.so"), |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        });
-        fs::write(&file, [&ELF[..], &[0; 60]].concat()).unwrap();
+        let file = dir.path().join("a.so");
+        fs::write(&file, [&ELF[..], &[0; 100]].concat()).unwrap();
         set(&file, 0o644);
         set(dir.path(), 0o755);
         assert!(open(&file).is_ok());

@@ -1,5 +1,6 @@
 //! Whether a plug-in keeps to its bounds of CPU time, memory and processes.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use wholegrain_model::size::ByteSize;
@@ -38,14 +39,17 @@ impl UsageWatch {
         if processes.len() > self.processes_max {
             return Some(format!("it has {} processes; at most {}", processes.len(), self.processes_max));
         }
-        let (mut ticks, mut pages) = (0, 0);
+        // The supervisor has the CPU time of processes that ended without a parent.
+        let (mut ticks, mut pages) = (process_tree::usage(supervisor).map_or(0, |(ticks, _)| ticks), 0);
+        let mut files = HashSet::new();
+        let in_files: u64 = processes.iter().map(|pid| process_tree::file_bytes(*pid, &mut files)).sum();
         for (cpu, memory) in processes.iter().filter_map(|pid| process_tree::usage(*pid)) {
             ticks += cpu;
             pages += memory;
         }
         // SAFETY: constants of the system.
         let (per_second, page) = unsafe { (libc::sysconf(libc::_SC_CLK_TCK), libc::sysconf(libc::_SC_PAGESIZE)) };
-        let bytes = pages * page as u64;
+        let bytes = pages * page as u64 + in_files;
         if bytes > self.memory_bytes_max {
             return Some(format!("it uses {} of memory; at most {}", ByteSize(bytes), ByteSize(self.memory_bytes_max)));
         }

@@ -1,20 +1,53 @@
 //! The messages between the agent and the process of a plug-in: a length of 4 bytes (little endian) and JSON.
 
 use std::io::{self, Read, Write};
+use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use wholegrain_model::name::check_relative;
+use wholegrain_model::schema::SENSORS_MAX;
 use wholegrain_model::{Interval, Kind, SensorDef, ValueType};
-use wholegrain_plugin::{NOTES_MAX, SensorChecks};
+use wholegrain_plugin::{GROUPS_MAX, NOTE_BYTES_MAX, NOTES_MAX, SensorChecks};
 use wholegrain_sources::{ConfigureContext, Timing};
 
 /// The longest message: 64 MiB. A million sensors with short names fit.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// How much of a message is read at a time; memory grows with what has arrived.
 const READ_BYTES: usize = 64 << 10;
+
+/// Receives a list of which at most `MAX` entries are kept: many short entries would need much more memory than the message that has them.
+fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(from: D) -> Result<Vec<T>, D::Error> {
+    struct Entries<T, const MAX: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Entries<T, MAX> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Vec<T>, A::Error> {
+            let mut kept = Vec::new();
+            while kept.len() < MAX {
+                match entries.next_element()? {
+                    Some(entry) => kept.push(entry),
+                    None => return Ok(kept),
+                }
+            }
+            while entries.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(kept)
+        }
+    }
+    from.deserialize_seq(Entries::<T, MAX>(PhantomData))
+}
+
+/// A text of a plug-in's process as it may get into a log, onto a terminal and into the agent's state.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(NOTE_BYTES_MAX).collect()
+}
 
 /// What the agent sends.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,8 +95,12 @@ pub(super) enum PluginAnswer {
 /// The result of a discovery.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct DiscoveredMessage {
+    /// One more than a plug-in may have, so that the check names the limit.
+    #[serde(deserialize_with = "at_most::<_, _, { GROUPS_MAX + 1 }>")]
     pub groups: Vec<GroupMessage>,
+    #[serde(deserialize_with = "at_most::<_, _, NOTES_MAX>")]
     pub notes: Vec<String>,
+    #[serde(deserialize_with = "at_most::<_, _, GROUPS_MAX>")]
     pub keeps: Vec<String>,
 }
 
@@ -74,6 +111,7 @@ pub(super) struct GroupMessage {
     pub interval_ns: u64,
     pub offset_ns: u64,
     pub synchronous: bool,
+    #[serde(deserialize_with = "at_most::<_, _, { SENSORS_MAX + 1 }>")]
     pub sensors: Vec<SensorMessage>,
 }
 
@@ -128,9 +166,11 @@ pub(super) struct CheckedGroup {
 }
 
 /// Checks what a plug-in's process has sent, as if nobody had. A group with a sensor that its process had to refuse is left out: the places of its
-/// values are not known.
-pub(super) fn checked(message: DiscoveredMessage) -> (Vec<CheckedGroup>, Vec<String>) {
+/// values are not known. The groups, the notes, and the groups to keep.
+pub(super) fn checked(message: DiscoveredMessage) -> (Vec<CheckedGroup>, Vec<String>, Vec<String>) {
     let (mut checks, mut groups, mut notes) = (SensorChecks::default(), Vec::new(), message.notes);
+    // Names of groups live as long as the agent.
+    let keeps = message.keeps.into_iter().filter(|name| check_relative(name).is_ok()).collect();
     for (index, group) in message.groups.into_iter().enumerate() {
         let sensors: Vec<SensorDef> = group.sensors.into_iter().map(SensorDef::from).collect();
         let mut good = checks.group(&group.name, group.interval_ns, group.offset_ns);
@@ -144,11 +184,12 @@ pub(super) fn checked(message: DiscoveredMessage) -> (Vec<CheckedGroup>, Vec<Str
         };
         match good {
             Ok(()) => groups.push(CheckedGroup { name: group.name, sensors, timing, index }),
-            Err(error) => notes.push(error.0),
+            Err(error) if notes.len() < NOTES_MAX => notes.push(error.0),
+            Err(_) => {}
         }
     }
-    notes.truncate(NOTES_MAX);
-    (groups, notes)
+    notes.iter_mut().for_each(|note| *note = printable(note));
+    (groups, notes, keeps)
 }
 
 impl ConfigureMessage {
@@ -242,6 +283,21 @@ mod tests {
     }
 
     #[test]
+    fn many_short_entries_take_no_more_memory_than_few() {
+        let lists = |groups: &str, notes: &str, keeps: &str| {
+            let text = format!("{{\"groups\":[{groups}],\"notes\":[{notes}],\"keeps\":[{keeps}]}}");
+            serde_json::from_str::<DiscoveredMessage>(&text)
+        };
+        let many = |entry: &str, count: usize| [entry].repeat(count).join(",");
+        let found = lists("", &many("\"\"", 300_000), &many("\"\"", 300_000)).unwrap();
+        assert_eq!((found.notes.len(), found.keeps.len()), (NOTES_MAX, GROUPS_MAX));
+        assert!(found.notes.capacity() < 1000 && found.keeps.capacity() <= 2 * GROUPS_MAX);
+        let group = "{\"name\":\"\",\"interval_ns\":0,\"offset_ns\":0,\"synchronous\":true,\"sensors\":[]}";
+        assert_eq!(lists(&many(group, 40_000), "", "").unwrap().groups.len(), GROUPS_MAX + 1);
+        assert!(lists("1", "", "").is_err() && lists("", "1", "").is_err() && lists("", "\"a\" \"b\"", "").is_err());
+    }
+
+    #[test]
     fn what_a_process_sends_is_checked_again() {
         let sensor = |name: &str, unit: &str| {
             let mut sensor = SensorMessage::from(&SensorDef::gauge(name, unit, "x").scaled(0.1));
@@ -263,10 +319,12 @@ mod tests {
                 group("../d", vec![sensor("d/1", "W")]),
                 group("e", vec![sensor("e/1", "W")]),
             ],
-            notes: vec!["one".to_owned()],
-            keeps: Vec::new(),
+            notes: vec![format!("one\u{1b}[2J\n{}", "x".repeat(5000))],
+            keeps: vec!["a".to_owned(), "../b".to_owned(), "x".repeat(100_000)],
         };
-        let (groups, notes) = checked(message);
+        let (groups, notes, keeps) = checked(message);
+        assert_eq!((keeps, notes[0].len()), (vec!["a".to_owned()], NOTE_BYTES_MAX));
+        assert!(notes[0].starts_with("one[2Jxx"), "{}", notes[0]);
         let names: Vec<(&str, usize)> = groups.iter().map(|group| (group.name.as_str(), group.index)).collect();
         assert_eq!(names, [("a", 0), ("e", 4)]);
         assert_eq!((groups[0].sensors[0].scale, groups[0].sensors[0].wraps_at), (0.1, Some(7)));

@@ -75,7 +75,12 @@ impl SchemaHolds {
     /// The server has refused a schema for now. Each schema is named once.
     pub fn refused(&mut self, schema: SchemaHash, group: &str, why: &str, now: Instant) {
         if self.holds.len() >= SCHEMAS_MAX && !self.holds.contains_key(&schema) {
-            return;
+            // Most are of jobs that have ended. The one that may be announced first is forgotten: without a hold this one would be sent all the time.
+            let first = self.holds.iter().min_by_key(|(_, hold)| hold.until).map(|(schema, _)| *schema);
+            if let Some(first) = first {
+                self.holds.remove(&first);
+                self.suspects.remove(&first);
+            }
         }
         let new = || SchemaHold { until: now, refusals: 0, group: group.to_owned() };
         let hold = self.holds.entry(schema).or_insert_with(new);
@@ -91,17 +96,19 @@ impl SchemaHolds {
         self.suspects.insert(schema);
     }
 
-    /// The connection ended with these schemas unanswered. If one was alone in flight, it is the reason.
-    pub fn unanswered(&mut self, schemas: &[(SchemaHash, String)], is_alone: bool, now: Instant) {
+    /// The connection ended with these schemas unanswered. If one was alone in flight, it is the reason. Whether the reason is known.
+    pub fn unanswered(&mut self, schemas: &[(SchemaHash, String)], is_alone: bool, now: Instant) -> bool {
         match schemas {
             [(schema, group)] if is_alone && self.is_suspect(*schema) => {
                 self.refused(*schema, group, "it closes the connection when only this is sent", now);
+                true
             }
             several => {
                 let new = several.iter().map(|(schema, _)| *schema).filter(|schema| !self.accepted.contains(schema));
                 if self.suspects.len() < SCHEMAS_MAX {
                     self.suspects.extend(new);
                 }
+                false
             }
         }
     }
@@ -137,13 +144,13 @@ mod tests {
         let (mut holds, mut now) = (SchemaHolds::default(), Instant::now());
         let both = [(hash(1), "a".to_owned()), (hash(2), "b".to_owned())];
         holds.accepted(hash(3));
-        holds.unanswered(&both, false, now);
+        assert!(!holds.unanswered(&both, false, now));
         assert!(holds.is_suspect(hash(1)) && holds.is_suspect(hash(2)) && !holds.is_held(hash(1), now));
         holds.accepted(hash(1));
         holds.unanswered(&both[1..], false, now);
         assert!(!holds.is_held(hash(2), now), "batches were in flight too");
         for seconds in [10, 20, 40, 80, 160, 320, 600, 600] {
-            holds.unanswered(&both[1..], true, now);
+            assert!(holds.unanswered(&both[1..], true, now));
             assert_eq!(holds.due_in(now), Some(Duration::from_secs(seconds)));
             assert!(holds.is_held(hash(2), now) && !holds.is_held(hash(1), now));
             now += Duration::from_secs(seconds);
@@ -154,5 +161,22 @@ mod tests {
         // An accepted schema is announced on each connection and is never the reason.
         holds.unanswered(&[(hash(3), "c".to_owned())], true, now);
         assert!(!holds.is_suspect(hash(3)) && !holds.is_held(hash(3), now));
+    }
+
+    #[test]
+    fn every_refused_schema_is_held_however_many_there_are() {
+        let (mut holds, now) = (SchemaHolds::default(), Instant::now());
+        let hash = |number: usize| {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            SchemaHash(bytes)
+        };
+        for number in 0..SCHEMAS_MAX + 10 {
+            let now = now + Duration::from_millis(number as u64);
+            holds.refused(hash(number), "job/1s", "quota exceeded", now);
+            assert!(holds.is_held(hash(number), now), "{number}");
+        }
+        assert_eq!((holds.holds.len(), holds.suspects.len()), (SCHEMAS_MAX, SCHEMAS_MAX));
+        assert!(!holds.is_held(hash(0), now) && holds.is_held(hash(11), now));
     }
 }

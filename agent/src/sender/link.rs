@@ -225,7 +225,10 @@ impl ServerLink {
     fn closed_by_server(&mut self, why: &str, queue: &mut SendQueue) {
         if let (LinkPhase::Connected(connection), Version::V311) = (&self.phase, self.config.version) {
             let (schemas, is_alone) = connection.unanswered();
-            self.holds.unanswered(&schemas, is_alone, Instant::now());
+            if self.holds.unanswered(&schemas, is_alone, Instant::now()) {
+                // The server works, and the group that it refuses waits on its own: the other groups must not wait longer for each refused one.
+                self.failures = self.failures.min(1);
+            }
         }
         self.failed(why, queue);
     }

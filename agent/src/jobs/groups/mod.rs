@@ -44,7 +44,7 @@ use super::{JobBounds, JobsCommand, JobsOutcome, JobsView, RuleView};
 use crate::engine::{Sampler, clock};
 use crate::log_limiter::LogLimiter;
 use crate::readings::scaled;
-use crate::reconcile::{BlockingSampler, GroupChanges};
+use crate::reconcile::{BlockingSampler, GroupChanges, taken_metric};
 
 /// The name of the thread for blocking reads.
 const BLOCKING_THREAD: &str = "jobs";
@@ -297,10 +297,28 @@ impl JobGroups {
         if running.wait_reason().is_none() {
             self.room.take(level, running.need());
         }
-        running.resolve(&self.rules.of_job(&running.subject(), now));
+        let taken = self.taken_below(level);
+        for metric in running.metrics() {
+            if let Some(group) = taken.get(metric.name) {
+                self.log_limiter.once(&taken_metric(metric.name, group));
+            }
+        }
+        running.resolve(&self.rules.of_job(&running.subject(), now), &taken);
         self.replan(&mut running, fast);
         self.stale |= running.is_changed();
         self.jobs.insert(level.to_owned(), running);
+    }
+
+    /// The sensors of a job that groups of the node's sources and plug-ins have, by their names within the job, with these groups.
+    fn taken_below(&self, level: &str) -> BTreeMap<String, String> {
+        let (below, prefix) = (format!("job/{level}/"), &self.context.identity.prefix);
+        let groups = self.context.registry.live().into_iter();
+        let mut taken = BTreeMap::new();
+        for group in groups.filter(|group| group.source != SOURCE && group.schema.prefix() == prefix) {
+            let names = group.schema.sensors().iter().filter_map(|sensor| sensor.name.strip_prefix(&below));
+            taken.extend(names.map(|name| (name.to_owned(), group.name().to_owned())));
+        }
+        taken
     }
 
     fn replan(&mut self, running: &mut RunningJob, fast: &mut Sampler) {

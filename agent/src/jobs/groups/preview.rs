@@ -15,6 +15,7 @@ use crate::engine::clock;
 use crate::jobs::JobsConfig;
 use crate::jobs::rules::Rules;
 use crate::jobs::tracker::{Job, JobEvent, NodeFacts, Tracker};
+use crate::reconcile::{SensorOwners, taken_metric};
 use crate::waker::Waker;
 
 /// The list of jobs is complete when the tracker has reported nothing for 200 ms.
@@ -28,6 +29,8 @@ pub struct PreviewNode<'a> {
     pub prefix: &'a SensorPath,
     pub roots: &'a Roots,
     pub sources: Vec<JobSourceHandle>,
+    /// The sensors of the node's own groups.
+    pub owners: &'a SensorOwners,
 }
 
 /// The groups of all running jobs by the configuration's rules; rules that people have added are known to the running agent only. `note` gets what
@@ -47,7 +50,11 @@ pub fn preview(config: &JobsConfig, node: PreviewNode<'_>, note: &mut dyn FnMut(
     for job in jobs {
         let mut running = RunningJob::new(job);
         running.gather(&mut sources, &mut pool, &SetSelection::All);
-        running.resolve(&rules.of_job(&running.subject(), now));
+        let taken = node.owners.below(&format!("{}/job/{}/", node.prefix, running.job.record.level));
+        for (metric, group) in running.metrics().into_iter().filter_map(|metric| taken.get_key_value(metric.name)) {
+            note(taken_metric(metric, group));
+        }
+        running.resolve(&rules.of_job(&running.subject(), now), &taken);
         for group in running.preview(node.prefix) {
             match group {
                 Ok(group) => groups.push(group),

@@ -184,9 +184,13 @@ impl RunningJob {
         self.moves.note(before, &self.sets);
     }
 
-    /// Applies the rules to every metric set. Whether a setting has changed.
-    pub fn resolve(&mut self, rules: &JobRules) -> bool {
-        let changed = self.sets.iter_mut().filter_map(|set| set.set(|metric| rules.resolve(metric)).then_some(()));
+    /// Applies the rules to every metric set. Metrics in `taken` are off: another group has their sensors. Whether a setting has changed.
+    pub fn resolve(&mut self, rules: &JobRules, taken: &BTreeMap<String, String>) -> bool {
+        let resolve = |metric: &str| {
+            let (setting, rule) = rules.resolve(metric);
+            (if taken.contains_key(metric) { MetricSetting::Off } else { setting }, rule)
+        };
+        let changed = self.sets.iter_mut().filter_map(|set| set.set(resolve).then_some(()));
         // Counted, not `any`: every metric set has to be updated.
         let changed = changed.count() > 0;
         if changed {
