@@ -15,7 +15,7 @@ use super::write_request::{PendingValues, RefusedItems, WriteSender, is_stale, m
 use super::{Api, ApiError};
 use crate::interop::Interop;
 use crate::interop::metric_metadata::{MetricMetadata, properties};
-use crate::interop::names::{LineProtocol, SeriesNames};
+use crate::interop::names::{LineProtocol, SeriesNames, identity};
 use crate::interop::remote_write::{RemoteWriteVersion, WriteMessage, WrittenSeries};
 
 const MS: i64 = 1_000_000;
@@ -68,13 +68,15 @@ impl IntoResponse for RemoteWriteResult {
 
 async fn answer(api: &Arc<Api>, request: Request) -> Result<RemoteWriteResult, ApiError> {
     let version = version(&request)?;
-    let received = receive(api, request).await?;
-    let (interop, sender, body) = (api.interop.clone(), received.sender.clone(), received.body.clone());
+    let mut received = receive(api, request).await?;
+    let interop = api.interop.clone();
     let done = tokio::task::spawn_blocking(move || {
-        let bytes = unpack(&body, interop.config.body_bytes_max)?;
-        read(&interop, &sender, version, &bytes)
+        received.converted(|body| unpack(body, interop.config.body_bytes_max))?;
+        let outcome = read(&interop, &received.sender, version, &received.body)?;
+        Ok::<_, ApiError>((received, outcome))
     });
-    let outcome = done.await.map_err(|error| ApiError::internal(format!("reading the series failed: {error}")))??;
+    let (received, outcome) =
+        done.await.map_err(|error| ApiError::internal(format!("reading the series failed: {error}")))??;
     store(api, &received.sender.name, &outcome.readings).await?;
     api.metrics.remote_write_samples.add(outcome.readings.len() as u64);
     api.metrics.remote_write_stale.add(outcome.stale);
@@ -137,12 +139,18 @@ fn read(
         }
         match sensor(&series, &mut values, |name| interop.metadata.find(&sender.name, name)) {
             Ok(sensor) => {
+                let mut out_of_range = None;
                 for sample in samples {
                     let (ms, value) = sample.map_err(wrong)?;
-                    let out_of_range = || wrong(&format!("the time {ms} ms is out of range in ns"));
-                    let time = ms.checked_mul(MS).ok_or_else(out_of_range)?;
+                    let Some(time) = ms.checked_mul(MS) else {
+                        out_of_range = out_of_range.or(Some(ms));
+                        continue;
+                    };
                     outcome.stale += u64::from(is_stale(value));
                     values.push(number, sensor, time, measured(value))?;
+                }
+                if let Some(ms) = out_of_range {
+                    outcome.refused.add(number, format!("the time {ms} ms is out of range in ns"));
                 }
             }
             Err(why) => outcome.refused.add(number, why),
@@ -160,7 +168,7 @@ fn sensor(
 ) -> Result<usize, String> {
     let (name, labels) = series.names.as_ref().map_err(Clone::clone)?;
     let names = SeriesNames { measurement: name, tags: labels, shared: &[], field: "" };
-    values.sensor(&names, true, || match &series.metadata {
+    values.sensor(&names, Some(identity(labels, name)), true, || match &series.metadata {
         Some(declared) => properties(name, Some(declared)),
         None => properties(name, known(name).as_ref()),
     })

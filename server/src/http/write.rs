@@ -18,7 +18,7 @@ use super::write_request::{PendingValues, RefusedItems, WriteSender, gunzip, rec
 use super::{Api, ApiError};
 use crate::interop::influx_lines::{FieldValue, InfluxLine, InfluxLines};
 use crate::interop::names::{LineProtocol, SeriesNames, Tag};
-use crate::interop::resolution::SensorProperties;
+use crate::interop::resolution::{SensorProperties, is_float};
 use crate::interop::{Interop, now_ns, text};
 
 const VALUE: &str = "value";
@@ -78,13 +78,17 @@ fn refusal(outcome: &WriteResult) -> Response {
 
 async fn write(api: &Arc<Api>, request: Request, protocol: LineProtocol) -> Result<WriteResult, ApiError> {
     let terms = terms(&request, protocol)?;
-    let received = receive(api, request).await?;
-    let (interop, sender, body) = (api.interop.clone(), received.sender.clone(), received.body.clone());
+    let mut received = receive(api, request).await?;
+    let interop = api.interop.clone();
     let done = tokio::task::spawn_blocking(move || {
-        let unpacked = if terms.gzip { gunzip(&body, interop.config.body_bytes_max)? } else { body.into() };
-        read_lines(&interop, &sender, &unpacked, &terms)
+        if terms.gzip {
+            received.converted(|body| gunzip(body, interop.config.body_bytes_max))?;
+        }
+        let outcome = read_lines(&interop, &received.sender, &received.body, &terms)?;
+        Ok::<_, ApiError>((received, outcome))
     });
-    let outcome = done.await.map_err(|error| ApiError::internal(format!("reading the lines failed: {error}")))??;
+    let (received, outcome) =
+        done.await.map_err(|error| ApiError::internal(format!("reading the lines failed: {error}")))??;
     store(api, &received.sender.name, &outcome.readings).await?;
     api.metrics.line_readings.add(outcome.readings.len() as u64);
     api.metrics.lines_refused.add(outcome.refused.count as u64);
@@ -205,7 +209,7 @@ fn fields_of(
             return Err(format!("the field {key:?} is not supported; ClusterCockpit metrics have only `value`"));
         }
         let names = SeriesNames { measurement: &line.measurement, tags: &line.tags, shared: &terms.shared, field: key };
-        let sensor = values.sensor(&names, matches!(value, Value::Float(_)), || {
+        let sensor = values.sensor(&names, None, is_float(value), || {
             // ClusterCockpit sends the unit as a tag.
             let unit = line.tag("unit").filter(|_| is_clustercockpit).unwrap_or_default().to_owned();
             SensorProperties { unit, ..SensorProperties::default() }.bounded()

@@ -26,7 +26,11 @@ const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 /// The most refused lines or series that a response lists.
 const NAMED_MAX: usize = 100;
 /// The most values of one request.
-const VALUES_MAX: usize = 4 << 20;
+const VALUES_MAX: usize = 1 << 20;
+/// The most memory for the names of one request's sensors: 32 MiB.
+const NAME_BYTES_MAX: usize = 32 << 20;
+/// The bytes that a sensor counts beside its texts.
+const SENSOR_BYTES: usize = 256;
 /// Waits between attempts while the store has no room, before the client gets an error.
 const BUSY_WAITS: [Duration; 4] =
     [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(160), Duration::from_millis(640)];
@@ -35,8 +39,32 @@ const BUSY_WAITS: [Duration; 4] =
 pub(super) struct ReceivedWrite {
     pub body: Bytes,
     pub sender: WriteSender,
-    _memory: QuotaPermit,
+    memory: QuotaPermit,
     _turn: TokenPermit,
+}
+
+impl ReceivedWrite {
+    /// Takes the body without its compression or in another encoding, as `convert` gives it. Its memory counts for the token as the body's does: a
+    /// body of few bytes can become a long one.
+    pub fn converted(&mut self, convert: impl FnOnce(&[u8]) -> Result<Vec<u8>, ApiError>) -> Result<(), ApiError> {
+        self.body = converted(&self.body, &mut self.memory, convert)?;
+        Ok(())
+    }
+}
+
+fn converted(
+    body: &[u8],
+    memory: &mut QuotaPermit,
+    convert: impl FnOnce(&[u8]) -> Result<Vec<u8>, ApiError>,
+) -> Result<Bytes, ApiError> {
+    let bytes = convert(body)?;
+    if memory.grow(bytes.len()) { Ok(bytes.into()) } else { Err(no_memory()) }
+}
+
+fn no_memory() -> ApiError {
+    let message =
+        "other writes of this token use all memory that it may use; send smaller requests, or one after the other";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 /// The sender of a write, and its permissions.
@@ -65,7 +93,7 @@ pub(super) async fn receive(api: &Api, request: Request) -> Result<ReceivedWrite
     let (body, memory) = body(api, request, &bearer).await?;
     let turn = api.writes.take(&bearer, PLACE_TIME_MAX).await?;
     let sender = WriteSender { name: bearer.name.to_string(), role: bearer.role, security: api.security.clone() };
-    Ok(ReceivedWrite { body, sender, _memory: memory, _turn: turn })
+    Ok(ReceivedWrite { body, sender, memory, _turn: turn })
 }
 
 pub(super) fn too_large(bytes_max: usize) -> ApiError {
@@ -77,12 +105,7 @@ pub(super) fn too_large(bytes_max: usize) -> ApiError {
 /// Reads the body; the permit counts its memory for the token.
 async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, QuotaPermit), ApiError> {
     let bytes_max = api.interop.config.body_bytes_max;
-    let many = || {
-        let message =
-            "other writes of this token use all memory that it may use; send smaller requests, or one after the other";
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
-    };
-    let mut held = api.bodies.take(&bearer.id).ok_or_else(many)?;
+    let mut held = api.bodies.take(&bearer.id).ok_or_else(no_memory)?;
     let read = async {
         let (mut chunks, mut body) = (request.into_body().into_data_stream(), BytesMut::new());
         while let Some(chunk) = chunks.next().await {
@@ -91,7 +114,7 @@ async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, Qu
                 return Err(too_large(bytes_max));
             }
             if !held.grow(chunk.len()) {
-                return Err(many());
+                return Err(no_memory());
             }
             body.extend_from_slice(&chunk);
         }
@@ -144,31 +167,50 @@ struct PendingValue {
 pub(super) struct PendingValues<'a> {
     interop: &'a Interop,
     protocol: LineProtocol,
-    sensors: HashMap<String, usize>,
+    /// Sensors by path, each with the identity of the series that has it.
+    sensors: HashMap<String, (usize, Option<u64>)>,
     wanted: Vec<SensorRequest>,
+    /// What the sensors' names take.
+    name_bytes: usize,
     values: Vec<PendingValue>,
 }
 
 impl<'a> PendingValues<'a> {
     pub fn new(interop: &'a Interop, protocol: LineProtocol) -> Self {
-        Self { interop, protocol, sensors: HashMap::new(), wanted: Vec::new(), values: Vec::new() }
+        Self { interop, protocol, sensors: HashMap::new(), wanted: Vec::new(), name_bytes: 0, values: Vec::new() }
     }
 
-    /// The sensor of a series by its index; `properties` is called if the request has not named it before.
+    /// The sensor of a series by its index. It has floats if `is_float` of any of its values. `properties` is called if the request has not named it before. Two series with different identities
+    /// must not have one path: their values would alternate in one sensor. Without an identity a template may merge series.
     pub fn sensor(
         &mut self,
         names: &SeriesNames<'_>,
+        identity: Option<u64>,
         is_float: bool,
         properties: impl FnOnce() -> SensorProperties,
     ) -> Result<usize, String> {
         let path =
             names::path(&self.interop.config.templates, self.protocol, names).map_err(|error| error.to_string())?;
-        if let Some(known) = self.sensors.get(path.as_str()) {
+        if let Some((known, of)) = self.sensors.get(path.as_str()) {
+            if *of != identity {
+                return Err(format!(
+                    "another series of the request is {path} already; add a template in [[interop.template]] with a tag in which they differ"
+                ));
+            }
+            self.wanted[*known].float |= is_float;
             return Ok(*known);
         }
+        let properties = properties();
+        self.name_bytes +=
+            2 * path.as_str().len() + properties.unit.len() + properties.description.len() + SENSOR_BYTES;
+        if self.name_bytes > NAME_BYTES_MAX {
+            return Err(format!(
+                "the names of the request's sensors take over {NAME_BYTES_MAX} bytes; send less in one request"
+            ));
+        }
         let topic = path.as_str().to_owned();
-        self.sensors.insert(topic.clone(), self.wanted.len());
-        self.wanted.push(SensorRequest { topic, float: is_float, properties: properties() });
+        self.sensors.insert(topic.clone(), (self.wanted.len(), identity));
+        self.wanted.push(SensorRequest { topic, float: is_float, properties });
         Ok(self.wanted.len() - 1)
     }
 
@@ -259,6 +301,19 @@ async fn store_chunk(api: &Api, source: &str, readings: &[Reading]) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_converted_body_counts_for_its_token() {
+        let quotas = crate::admission::IdentityQuotas::new(100);
+        let mut memory = quotas.take("one").unwrap();
+        assert!(memory.grow(39));
+        let long = |length: usize| move |_: &[u8]| Ok(vec![7; length]);
+        assert_eq!(converted(b"x", &mut memory, long(50)).unwrap().len(), 50);
+        let error = converted(b"x", &mut memory, long(20)).unwrap_err();
+        assert_eq!(error.status, StatusCode::SERVICE_UNAVAILABLE);
+        drop(memory);
+        assert!(converted(b"x", &mut quotas.take("one").unwrap(), long(99)).is_ok());
+    }
 
     #[test]
     fn a_packed_body_is_bounded_by_what_it_unpacks_to() {

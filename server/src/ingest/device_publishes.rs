@@ -14,7 +14,7 @@ use crate::admission::QuotaPermit;
 use crate::interop::devices::sparkplug::{self, SparkplugNodes};
 use crate::interop::devices::template::DevicePayload;
 use crate::interop::devices::{DeviceMessage, DeviceReading, json};
-use crate::interop::resolution::ResolvedSensor;
+use crate::interop::resolution::{ResolvedSensor, is_float};
 use crate::interop::{Interop, now_ns};
 use crate::log_limit::quoted;
 
@@ -116,7 +116,8 @@ impl ReadingPublishes {
         let (mut found, mut denied) = (Vec::with_capacity(message.readings.len()), None);
         for reading in std::mem::take(&mut message.readings) {
             let path = reading.path.as_str();
-            if let Some(known) = self.known.get(path) {
+            let float = is_float(reading.value);
+            if let Some(known) = self.known.get(path).filter(|known| known.float || !float) {
                 found.push((Some(*known), reading));
                 continue;
             }
@@ -125,7 +126,7 @@ impl ReadingPublishes {
                 denied.get_or_insert(why);
                 continue;
             }
-            let known = interop.find_declared(&reading.path, &reading.properties);
+            let known = interop.find_declared(&reading.path, float, &reading.properties);
             if let Some(known) = known {
                 if self.known.len() >= TOPICS_MAX {
                     self.known.clear();

@@ -11,7 +11,7 @@ use super::device_publishes::ConnectionDevices;
 use super::effect::{IncomingPublish, PublishEffect};
 use super::pipeline::PublishPipeline;
 use crate::interop::dcdb::{self, DcdbPayload};
-use crate::interop::resolution::{NameRequest, ResolvedSensor, SensorResolution};
+use crate::interop::resolution::{NameRequest, ResolvedSensor, SensorResolution, is_float};
 use crate::interop::{Interop, now_ns, text};
 
 /// The most topics of a connection with a cached sensor; beyond it the cache is cleared.
@@ -73,7 +73,10 @@ impl ReadingPublishes {
             Err(why) => return PublishDisposition::Refused(incoming, ReasonCode::PAYLOAD_FORMAT_INVALID, why),
         };
         let known = if self.announcing == 0 { self.known.get(topic).copied() } else { None };
-        let sensor = match known {
+        let needs_float = matches!(content, ReadingPayload::One(value, _) if is_float(value));
+        // A sensor that had integers only: it may have floats by now, or becomes one with floats.
+        let takes = |known: &ResolvedSensor| known.float || !needs_float;
+        let sensor = match known.filter(takes) {
             Some(known) => Some(known),
             None => {
                 if !interop.takes(topic) || SensorPath::new(topic).is_err() {
@@ -82,7 +85,7 @@ impl ReadingPublishes {
                 if let Err(why) = may(topic) {
                     return PublishDisposition::Refused(incoming, ReasonCode::NOT_AUTHORIZED, why);
                 }
-                if self.announcing == 0 { self.look_up(interop, topic, &may) } else { None }
+                if self.announcing == 0 { self.look_up(interop, topic, &may).filter(takes) } else { None }
             }
         };
         let keep = keep || incoming.is_kept();

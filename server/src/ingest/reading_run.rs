@@ -13,7 +13,7 @@ use super::effect::IncomingPublish;
 use crate::interop::dcdb::SensorAnnouncement;
 use crate::interop::devices::DeviceReading;
 use crate::interop::resolution::{
-    NameRequest, ReadingRefusal, ResolvedSensor, SensorProperties, SensorRequest, SensorResolution,
+    NameRequest, ReadingRefusal, ResolvedSensor, SensorProperties, SensorRequest, SensorResolution, is_float,
 };
 
 /// A run is closed at this number of readings.
@@ -124,14 +124,12 @@ impl ReadingRun {
         if let Some(announced) = &self.announced {
             return Some(NameRequest::Announced(announced.clone()));
         }
-        let is_float = |unnamed: &UnresolvedMessage| {
-            self.readings[unnamed.readings.clone()]
-                .first()
-                .is_some_and(|reading| matches!(reading.value, Value::Float(_)))
+        let has_float = |unnamed: &UnresolvedMessage| {
+            self.readings[unnamed.readings.clone()].iter().any(|reading| is_float(reading.value))
         };
         let wanted = |unnamed: &UnresolvedMessage| SensorRequest {
             topic: unnamed.topic.as_str().to_owned(),
-            float: is_float(unnamed),
+            float: has_float(unnamed),
             properties: unnamed.properties.clone(),
         };
         (!self.unnamed.is_empty()).then(|| NameRequest::Sensors(self.unnamed.iter().map(wanted).collect()))

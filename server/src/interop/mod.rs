@@ -16,6 +16,7 @@ pub mod influx_lines;
 pub mod metric_metadata;
 pub mod names;
 pub mod otlp;
+pub mod otlp_json;
 pub mod remote_write;
 pub mod resolution;
 pub mod text;
@@ -61,6 +62,17 @@ enum RequestedSensor {
     New(SchemalessSensor),
     /// Known with other properties.
     Changed(ResolvedSensor, SchemalessSensor),
+    /// Known with integers, and has a value that is none: from now on it has floats.
+    Widened(ResolvedSensor, SchemalessSensor),
+}
+
+/// A sensor to register.
+struct NewSensor {
+    /// Its place among the requested ones.
+    at: usize,
+    sensor: SchemalessSensor,
+    /// Whether it counts for the sender's quota.
+    is_counted: bool,
 }
 
 pub(crate) fn now_ns() -> i64 {
@@ -104,8 +116,13 @@ impl Interop {
     }
 
     /// The same, if registering it with these properties would change nothing.
-    pub fn find_declared(&self, path: &SensorPath, properties: &SensorProperties) -> Option<ResolvedSensor> {
-        let wanted = SensorRequest { topic: path.as_str().to_owned(), float: true, properties: properties.clone() };
+    pub fn find_declared(
+        &self,
+        path: &SensorPath,
+        float: bool,
+        properties: &SensorProperties,
+    ) -> Option<ResolvedSensor> {
+        let wanted = SensorRequest { topic: path.as_str().to_owned(), float, properties: properties.clone() };
         match self.resolve_known(&wanted, &|_| Ok(())) {
             Ok(RequestedSensor::Known(known)) => Some(known),
             _ => None,
@@ -121,40 +138,46 @@ impl Interop {
         may: impl Fn(&str) -> Result<(), String>,
     ) -> Result<Vec<SensorResolution>, StoreError> {
         let mut named: Vec<SensorResolution> = Vec::with_capacity(wanted.len());
-        let mut new: Vec<(usize, SchemalessSensor)> = Vec::new();
+        let mut new: Vec<NewSensor> = Vec::new();
         // A sensor that appears again gets the result of its first appearance.
         let (mut first, mut repeated) = (HashMap::new(), Vec::new());
         for (at, one) in wanted.iter().enumerate() {
-            named.push(match self.resolve_known(one, &may) {
-                Ok(RequestedSensor::Known(known)) => Ok(known),
-                Ok(RequestedSensor::Changed(known, sensor)) => {
-                    // Beyond the quota its readings are stored all the same, with the properties that it has.
-                    if first.insert(sensor.path.as_str().to_owned(), at).is_none() {
-                        new.push((at, sensor));
-                    }
-                    Ok(known)
-                }
+            let (resolution, sensor, is_counted) = match self.resolve_known(one, &may) {
+                Ok(RequestedSensor::Known(known)) => (Ok(known), None, false),
+                // Beyond the quota its readings are stored all the same, with the properties that it has.
+                Ok(RequestedSensor::Changed(known, sensor)) => (Ok(known), Some(sensor), true),
+                // This happens once for each sensor.
+                Ok(RequestedSensor::Widened(known, sensor)) => (Ok(known), Some(sensor), false),
                 Ok(RequestedSensor::New(sensor)) => {
-                    match first.get(sensor.path.as_str()) {
-                        Some(before) => repeated.push((at, *before)),
-                        None => {
-                            first.insert(sensor.path.as_str().to_owned(), at);
-                            new.push((at, sensor));
-                        }
-                    }
-                    Err((ReasonCode::UNSPECIFIED_ERROR, String::new()))
+                    (Err((ReasonCode::UNSPECIFIED_ERROR, String::new())), Some(sensor), true)
                 }
-                Err(refusal) => Err(refusal),
-            });
+                Err(refusal) => (Err(refusal), None, false),
+            };
+            if let Some(sensor) = sensor {
+                match first.get(sensor.path.as_str()) {
+                    Some(place) => {
+                        let before: &mut NewSensor = &mut new[*place];
+                        if sensor.value_type == ValueType::Float {
+                            before.sensor.value_type = ValueType::Float;
+                        }
+                        repeated.push((at, before.at));
+                    }
+                    None => {
+                        first.insert(sensor.path.as_str().to_owned(), new.len());
+                        new.push(NewSensor { at, sensor, is_counted });
+                    }
+                }
+            }
+            named.push(resolution);
         }
         if new.is_empty() {
             return Ok(named);
         }
         let now = Instant::now();
         let mut taken = 0;
-        new.retain(|(at, sensor)| {
-            let fits = self.new_sensors.take(source, 1, now);
-            taken += u64::from(fits);
+        new.retain(|NewSensor { at, sensor, is_counted }| {
+            let fits = !is_counted || self.new_sensors.take(source, 1, now);
+            taken += u64::from(fits && *is_counted);
             if !fits {
                 self.metrics.sensors_over_allowance.inc();
                 if named[*at].is_err() {
@@ -163,10 +186,10 @@ impl Interop {
             }
             fits
         });
-        let sensors: Vec<SchemalessSensor> = new.iter().map(|(_, sensor)| sensor.clone()).collect();
+        let sensors: Vec<SchemalessSensor> = new.iter().map(|new| new.sensor.clone()).collect();
         let ids =
             self.store.register_sensors(source, &sensors).inspect_err(|_| self.new_sensors.give_back(source, taken))?;
-        for ((at, sensor), id) in new.iter().zip(ids) {
+        for (NewSensor { at, sensor, .. }, id) in new.iter().zip(ids) {
             named[*at] = Ok(ResolvedSensor { id, float: sensor.value_type == ValueType::Float });
         }
         for (at, before) in repeated {
@@ -198,16 +221,22 @@ impl Interop {
             let known = ResolvedSensor { id: info.id, float: info.value_type == ValueType::Float };
             let SensorInfo { unit, kind, value_type, scale, description, .. } = info;
             let is_same = (&unit, kind, &description) == (&properties.unit, properties.kind, &properties.description);
-            if !properties.is_declared || announced.is_some() || is_same {
+            let is_widened = wanted.float && value_type == ValueType::Int;
+            let value_type = if is_widened { ValueType::Float } else { value_type };
+            let is_kept = !properties.is_declared || announced.is_some() || is_same;
+            if is_kept && !is_widened {
                 return Ok(RequestedSensor::Known(known));
             }
-            let SensorProperties { unit, kind, description, .. } = properties.clone();
-            let sensor = SchemalessSensor { path, unit, kind, value_type, scale, description };
-            let is_registered = self.store.is_registered(&sensor);
-            return Ok(if is_registered {
-                RequestedSensor::Known(known)
+            let sensor = if is_kept {
+                SchemalessSensor { path, unit, kind, value_type, scale, description }
             } else {
-                RequestedSensor::Changed(known, sensor)
+                let SensorProperties { unit, kind, description, .. } = properties.clone();
+                SchemalessSensor { path, unit, kind, value_type, scale, description }
+            };
+            return Ok(match self.store.is_registered(&sensor) {
+                true => RequestedSensor::Known(known),
+                false if is_kept => RequestedSensor::Widened(known, sensor),
+                false => RequestedSensor::Changed(known, sensor),
             });
         }
         let value_type = if wanted.float { ValueType::Float } else { ValueType::Int };

@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use wholegrain_model::SensorPath;
 use wholegrain_model::name::{RESERVED, check_relative};
@@ -29,6 +30,17 @@ pub enum LineProtocol {
 
 /// A tag of a series: key and value.
 pub type Tag<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// A number that differs for other tags, whatever their order; `seed` is the rest of the series' identity.
+pub fn identity(tags: &[Tag<'_>], seed: impl Hash) -> u64 {
+    let hash = |part: &dyn Fn(&mut DefaultHasher)| {
+        let mut hasher = DefaultHasher::new();
+        part(&mut hasher);
+        hasher.finish()
+    };
+    let sum = tags.iter().fold(0u64, |sum, tag| sum.wrapping_add(hash(&|hasher| tag.hash(hasher))));
+    hash(&|hasher| (sum, &seed).hash(hasher))
+}
 
 /// The names of one series in its protocol.
 #[derive(Debug, Clone, Copy)]

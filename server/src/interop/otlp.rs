@@ -9,7 +9,7 @@ use wholegrain_model::name::PATH_BYTES_MAX;
 use wholegrain_model::{Kind, Value};
 use wholegrain_store::GAP;
 
-use super::names::Tag;
+use super::names::{Tag, identity};
 use super::resolution::cut;
 use crate::protobuf::{WireError, WireFields, WireValue, utf8};
 
@@ -38,6 +38,8 @@ pub struct OtlpPoint<'a> {
     pub description: &'a str,
     pub attributes: &'a [Tag<'a>],
     pub resource: &'a [Tag<'a>],
+    /// Differs for other attributes of the resource.
+    pub resource_identity: u64,
     /// Since the Unix epoch.
     pub time_ns: i64,
     /// A histogram has several.
@@ -109,6 +111,7 @@ struct MetricHead<'a> {
     description: &'a str,
     unit: &'a str,
     resource: &'a [Tag<'a>],
+    resource_identity: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -133,16 +136,18 @@ impl OtlpReader<'_> {
                 }
             }
         }
+        let head =
+            MetricHead { resource: &resource, resource_identity: identity(&resource, ()), ..MetricHead::default() };
         for scope in messages(body, 2) {
             for metric in messages(scope?, 2) {
-                self.metric(metric?, &resource)?;
+                self.metric(metric?, head)?;
             }
         }
         Ok(())
     }
 
-    fn metric(&mut self, body: &[u8], resource: &[Tag<'_>]) -> Result<(), WireError> {
-        let (mut head, mut data) = (MetricHead { resource, ..MetricHead::default() }, Vec::new());
+    fn metric<'a>(&mut self, body: &'a [u8], mut head: MetricHead<'a>) -> Result<(), WireError> {
+        let mut data = Vec::new();
         for field in WireFields(body) {
             match field? {
                 (1, WireValue::Bytes(name)) => head.name = utf8(name)?,
@@ -214,8 +219,16 @@ impl OtlpReader<'_> {
         if point.flags & NO_RECORDED_VALUE != 0 {
             values.iter_mut().for_each(|value| value.value = GAP);
         }
-        let MetricHead { name: metric, description, resource, .. } = *head;
-        (self.take)(&OtlpPoint { metric, description, attributes: &attributes, resource, time_ns, values })
+        let MetricHead { name: metric, description, resource, resource_identity, .. } = *head;
+        (self.take)(&OtlpPoint {
+            metric,
+            description,
+            attributes: &attributes,
+            resource,
+            resource_identity,
+            time_ns,
+            values,
+        })
     }
 }
 

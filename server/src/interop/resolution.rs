@@ -2,22 +2,27 @@
 
 use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX};
 use wholegrain_model::{Kind, Value};
-use wholegrain_store::SensorId;
+use wholegrain_store::{GAP_BITS, SensorId};
 use wholegrain_transport::mqtt::ReasonCode;
 
 use super::dcdb::SensorAnnouncement;
 
 /// Floats represent integers up to this size exactly.
-const EXACT_MAX: u64 = 1 << 53;
+pub const EXACT_MAX: u64 = 1 << 53;
 
 /// A sensor of received readings that has to be resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SensorRequest {
     /// The sensor's path, or a topic with an announced name.
     pub topic: String,
-    /// Whether the first value is a float.
+    /// Whether a value is a float. A known sensor with integers then becomes one with floats.
     pub float: bool,
     pub properties: SensorProperties,
+}
+
+/// Whether a value needs a sensor with floats; a gap does not.
+pub fn is_float(value: Value) -> bool {
+    matches!(value, Value::Float(value) if value.to_bits() != GAP_BITS)
 }
 
 /// The sender's statements about a sensor.

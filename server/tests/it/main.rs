@@ -15,6 +15,7 @@ mod lies;
 mod log;
 mod malformed;
 mod mosquitto;
+mod numbers;
 mod owners;
 mod properties;
 mod protobuf;

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 use wholegrain_model::{Timestamp, Value};
 use wholegrain_store::GAP;
 
+use super::super::resolution::EXACT_MAX;
 use super::super::text::unit_ns;
 use super::template::{DeviceTemplate, TopicNames, push_level};
 use super::{DeviceMessage, DeviceReading};
@@ -91,11 +92,14 @@ impl JsonReader<'_> {
 
     fn plain(&mut self, json: &Json, name: &str) -> Result<(), String> {
         let value = match json {
-            // Always a float: the first value must not decide that later ones cannot have a fraction.
-            Json::Number(number) => number.as_f64(),
-            Json::Bool(is) => Some(f64::from(u8::from(*is))),
-            Json::String(text) => self.template.states.get(text).copied(),
-            Json::Null => Some(f64::NAN),
+            // A float wherever it has all digits: in JSON 3 and 3.0 are the same.
+            Json::Number(number) => match number.as_i64() {
+                Some(int) if int.unsigned_abs() > EXACT_MAX => Some(Value::Int(int)),
+                _ => number.as_f64().map(Value::Float),
+            },
+            Json::Bool(is) => Some(Value::Float(f64::from(u8::from(*is)))),
+            Json::String(text) => self.template.states.get(text).copied().map(Value::Float),
+            Json::Null => Some(GAP),
             Json::Array(_) | Json::Object(_) => None,
         };
         let Some(value) = value else { return Ok(()) };
@@ -108,7 +112,6 @@ impl JsonReader<'_> {
         }
         match self.template.path(self.names, name) {
             Ok(path) => {
-                let value = if value.is_nan() { GAP } else { Value::Float(value) };
                 let properties = self.template.properties(name, None);
                 self.message.readings.push(DeviceReading { path, properties, time: self.time, value });
             }
@@ -154,6 +157,23 @@ mod tests {
             "/p1/Switch=0 @0",
         ];
         assert_eq!(readings(&template(), payload).unwrap(), expected);
+    }
+
+    #[test]
+    fn integers_keep_their_digits() {
+        let names = TopicNames(vec![("device", "p1")]);
+        let payload =
+            br#"{"a":9007199254740992,"b":9007199254740993,"c":-9223372036854775808,"d":18446744073709551615,"e":3}"#;
+        let message = read(&template(), &names, payload, NOON).unwrap();
+        let values: Vec<Value> = message.readings.iter().map(|reading| reading.value).collect();
+        let expected = [
+            Value::Float(9_007_199_254_740_992.0),
+            Value::Int(9_007_199_254_740_993),
+            Value::Int(i64::MIN),
+            Value::Float(18_446_744_073_709_551_615.0),
+            Value::Float(3.0),
+        ];
+        assert_eq!(values, expected);
     }
 
     #[test]

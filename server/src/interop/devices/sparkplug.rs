@@ -73,11 +73,10 @@ struct KnownMetric {
 struct EdgeNode {
     birth_number: Option<u64>,
     sequence: Option<u8>,
-    by_alias: HashMap<u64, Arc<KnownMetric>>,
-    /// By device and name. Metrics that are no sensors are `None`.
+    /// By device and alias, so that devices whose aliases are not distinct get no values of each other. Metrics that are no sensors are `None`.
+    by_alias: HashMap<String, HashMap<u64, Option<Arc<KnownMetric>>>>,
+    /// By device and name, likewise.
     by_name: BTreeMap<(String, String), Option<Arc<KnownMetric>>>,
-    /// Aliases of metrics that are no sensors.
-    others: HashMap<u64, String>,
 }
 
 /// The nodes of one connection.
@@ -215,8 +214,7 @@ impl EdgeNode {
             }
             keeps
         });
-        self.by_alias.retain(|_, metric| metric.device != device);
-        self.others.retain(|_, of| of != device);
+        self.by_alias.remove(device);
         bytes
     }
 
@@ -240,6 +238,11 @@ impl EdgeNode {
                 message.leave_out(|| format!("the metric {:?} is in its birth twice", cut(name, 128)));
                 continue;
             }
+            let aliases = self.by_alias.get(device);
+            if let Some(alias) = metric.alias.filter(|alias| aliases.is_some_and(|known| known.contains_key(alias))) {
+                message.leave_out(|| format!("the alias {alias} is in its birth twice"));
+                continue;
+            }
             let known = match metric.known(template, names, device) {
                 Ok(known) => known.map(Arc::new),
                 Err(why) => {
@@ -253,10 +256,8 @@ impl EdgeNode {
                 continue;
             }
             bytes += size;
-            match (metric.alias, &known) {
-                (Some(alias), Some(known)) => drop(self.by_alias.insert(alias, known.clone())),
-                (Some(alias), None) => drop(self.others.insert(alias, device.to_owned())),
-                (None, _) => {}
+            if let Some(alias) = metric.alias {
+                self.by_alias.entry(device.to_owned()).or_default().insert(alias, known.clone());
             }
             if let Some(known) = &known {
                 message.readings.extend(metric.value(known.datatype).map(|value| {
@@ -270,16 +271,14 @@ impl EdgeNode {
     }
 
     fn data(&self, device: &str, payload: &SparkplugPayload<'_>, arrived: i64, message: &mut DeviceMessage) {
+        let aliases = self.by_alias.get(device);
         for metric in &payload.metrics {
-            let known = match (metric.alias, metric.name) {
-                (Some(alias), _) if self.others.contains_key(&alias) => continue,
-                (Some(alias), _) if self.by_alias.contains_key(&alias) => self.by_alias.get(&alias),
-                (_, Some(name)) => match self.by_name.get(&(device.to_owned(), name.to_owned())) {
-                    Some(Some(known)) => Some(known),
-                    Some(None) => continue,
-                    None => None,
-                },
-                _ => None,
+            let by_alias = metric.alias.and_then(|alias| aliases?.get(&alias));
+            let by_name = || self.by_name.get(&(device.to_owned(), metric.name?.to_owned()));
+            let known = match by_alias.or_else(by_name) {
+                Some(None) => continue,
+                Some(Some(known)) => Some(known),
+                None => None,
             };
             match known {
                 Some(known) => {

@@ -111,6 +111,27 @@ fn births_data_and_deaths() {
 }
 
 #[test]
+fn equal_aliases_of_devices_are_not_mixed() {
+    let mut edge = Edge::new();
+    let one = |name: &str| [metric(name, Some(1), 3, Some((10, 7)))];
+    edge.take("spBv1.0/g/NBIRTH/e", &payload(0, &one("N")));
+    edge.take("spBv1.0/g/DBIRTH/e/a", &payload(1, &one("A")));
+    edge.take("spBv1.0/g/DBIRTH/e/b", &payload(2, &one("B")));
+    let data = |value| [metric("", Some(1), 0, Some((10, value)))];
+    assert_eq!(edge.take("spBv1.0/g/NDATA/e", &payload(3, &data(10))).0, ["/g/e/N=Int(10)@3"]);
+    assert_eq!(edge.take("spBv1.0/g/DDATA/e/a", &payload(4, &data(20))).0, ["/g/e/a/A=Int(20)@4"]);
+    assert_eq!(edge.take("spBv1.0/g/DDATA/e/b", &payload(5, &data(30))).0, ["/g/e/b/B=Int(30)@5"]);
+    // Within one birth an alias means the first metric that has it.
+    let twice = [metric("C", Some(1), 3, Some((10, 1))), metric("D", Some(1), 3, Some((10, 2)))];
+    let (found, _, left_out) = edge.take("spBv1.0/g/DBIRTH/e/a", &payload(6, &twice));
+    assert_eq!((found, left_out), (vec!["/g/e/a/C=Int(1)@6".to_owned()], 1));
+    edge.take("spBv1.0/g/DDEATH/e/a", &payload(7, &[]));
+    edge.take("spBv1.0/g/DDEATH/e/b", &payload(8, &[]));
+    edge.take("spBv1.0/g/NDEATH/e", &payload(0, &[]));
+    assert_eq!(edge.nodes.bytes(), 0);
+}
+
+#[test]
 fn sequence_numbers_wrap_and_births_start_again() {
     let mut edge = Edge::new();
     assert!(!edge.take("spBv1.0/g/NBIRTH/e", &payload(0, &[])).1);
