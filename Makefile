@@ -1,11 +1,14 @@
 # The two commands of the README are `make up` and `make test`; `make help` lists the rest.
 CARGO ?= cargo
 DIR   ?= var
+FACILITY ?= var-facility
+# Crates of plug-ins are those that make a shared object.
+PLUGINS ?= $(notdir $(patsubst %/Cargo.toml,%,$(shell grep -l '"cdylib"' plugins/*/Cargo.toml)))
 
-.PHONY: help up demo test prepare build package bench bench-all bench-full bench-build report figures man clean
+.PHONY: help up demo demo-facility test prepare build plugins package bench bench-all bench-full bench-build report figures man clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 23
 
 up: build ## build, then run a server and an agent on this machine (data in ./var, Ctrl-C stops both)
 	@exec target/release/wholegrain up --dir $(DIR)
@@ -13,10 +16,19 @@ up: build ## build, then run a server and an agent on this machine (data in ./va
 demo: build ## the same with a demonstration centre beside this machine
 	@exec target/release/wholegrain up --demo
 
+demo-facility: PLUGINS = bacnet modbus rest snmp
+demo-facility: build plugins ## build, then run a plant of SNMP, Modbus, BACnet and REST devices with an agent and a server (data in ./var-facility)
+	@exec demo/facility/run $(FACILITY)
+
 build: ## release binaries in target/release
 	$(CARGO) build --release --locked -p wholegrain
 	$(CARGO) build --profile agent --locked -p wholegrain-agent
 	@install target/agent/wholegrain-agent target/release/wholegrain-agent
+
+plugins: ## plug-ins of the agent as target/release/plugins/NAME.so
+	$(CARGO) build --release --locked $(PLUGINS:%=-p wholegrain-plugin-%)
+	@install -d -m 0755 target/release/plugins
+	@for name in $(PLUGINS); do install -m 0644 target/release/libwholegrain_plugin_$$name.so target/release/plugins/$$name.so || exit; done
 
 package: build ## packages of client, server and agent in target/package: deb, and rpm where rpmbuild is
 	@packaging/build
