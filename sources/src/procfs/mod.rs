@@ -16,6 +16,7 @@ mod network;
 mod numa;
 mod pairs;
 mod parser;
+mod slips;
 mod stat;
 mod sums;
 mod vmstat;
@@ -32,6 +33,7 @@ use self::config::ProcfsConfig;
 use self::context::{FileRoot, PlanContext, ProcFile};
 use self::groups::{GROUPS, ProcGroup};
 use self::parser::ProcParser;
+use self::slips::SlippingTimes;
 use crate::file;
 use crate::glob::{self, PathMatch};
 use crate::options::GroupOptions;
@@ -127,10 +129,14 @@ impl ProcfsSource {
             }
         }
         let sensors = plan.into_sensors();
+        let reader: Box<dyn Reader> = match group.name {
+            "stat" => Box::new(SlippingTimes::new(reader, &sensors, self.ticks_hz)),
+            _ => Box::new(reader),
+        };
         (!sensors.is_empty()).then(|| GroupPlan {
             name: group.name.to_owned(),
             sensors,
-            reader: Box::new(reader),
+            reader,
             timing: options.timing_or(&self.config.common, group.interval),
             blocking: group.blocking,
         })
