@@ -1,19 +1,38 @@
-"""Exports metrics with the SDK of OpenTelemetry: URL, file with a token, file of the CA, "cumulative" or "delta".
+"""Exports metrics with the SDK of OpenTelemetry: URL, file with a token, file of the CA, "cumulative", "delta" or "json".
+
+With "json" the SDK's messages are cumulative and sent in protobuf's JSON encoding, as SDKs of other languages do it.
 
 Prints the values that the server must have, as a JSON object: the path below the service's, and the newest value.
 """
 
+import gzip
 import json
 import os
 import sys
+from typing import Any
 
+import requests
+from google.protobuf.json_format import MessageToJson
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
+
+
+
+class JsonSession(requests.Session):
+    """Sends each message as JSON."""
+
+    def post(self, url: Any, data: Any = None, json: Any = None, **more: Any) -> requests.Response:
+        message = ExportMetricsServiceRequest.FromString(gzip.decompress(data))
+        text = MessageToJson(message, use_integers_for_enums=True)
+        headers = {"Content-Type": "application/json"}
+        return super().post(url, data=gzip.compress(text.encode()), headers=headers, **more)
+
 
 url, token_file, ca, temporality = sys.argv[1:]
 # The library prefers these to the exporter's certificate_file.
@@ -28,6 +47,7 @@ exporter = OTLPMetricExporter(
     certificate_file=ca,
     compression=Compression.Gzip,
     preferred_temporality={Counter: kind, Histogram: kind},
+    session=JsonSession() if temporality == "json" else None,
 )
 reader = PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)
 views = [View(instrument_name="cooling.delay", aggregation=ExponentialBucketHistogramAggregation())]

@@ -43,6 +43,11 @@ fn the_sdk_of_opentelemetry_exports_what_it_counts() {
     assert_eq!(properties("tank.level"), ["{unit}", "gauge", ""]);
     assert_eq!(properties("valve.duration/le=2/bucket"), ["1", "counter", ""]);
 
+    // The same messages in JSON.
+    let expected = export("/v1/metrics", "json");
+    assert_eq!(stored(&site, "/n7/plant/json"), expected);
+    assert_eq!(site.metric("wholegrain_server_otlp_points_refused_total"), Some(0.0));
+
     // Deltas are refused and counted; gauges and up-down counters of the same requests are stored.
     let mut expected = export("/api/v1/write/otlp", "delta");
     expected.retain(|path, _| path.starts_with("inlet") || path.starts_with("tank"));
