@@ -61,6 +61,19 @@ struct LaidSensor {
     counter: Option<(u32, i64)>,
 }
 
+/// What is known of the time between two answers of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Continuity {
+    /// There is no answer before this one.
+    First,
+    /// The device ran on.
+    Continues,
+    /// The device started again: its counters began at 0.
+    Restarted,
+    /// The device does not say, or our clock was stepped.
+    Unknown,
+}
+
 /// The sensors of a group of one device.
 #[derive(Default)]
 pub struct GroupLayout {
@@ -73,11 +86,8 @@ pub struct GroupLayout {
 impl GroupLayout {
     /// Takes an answer. Returns the sensors if they are others than before; [`GroupLayout::values`] has their values.
     pub fn take(&mut self, device: &str, spec: &GroupSpec, answer: &GroupAnswer) -> Option<Vec<SensorDef>> {
-        let continues = self.continues(answer);
+        let continuity = self.continuity(answer);
         self.last = Some((answer.uptime, answer.boots, answer.at_ns));
-        if !continues {
-            self.sensors.iter_mut().for_each(|sensor| sensor.counter = None);
-        }
         let measured = measured(device, spec, answer);
         let has_changed = measured.iter().any(|measured| match self.places.get(&measured.name) {
             Some(at) => {
@@ -95,10 +105,10 @@ impl GroupLayout {
         for measured in &measured {
             if let Some(at) = self.places.get(&measured.name) {
                 let sensor = &mut self.sensors[*at];
-                self.values[*at] = sensor.value(&measured.value);
-                if self.values[*at].is_some() {
+                if number(&measured.value, sensor.def.value_type).is_some() {
                     sensor.absent = 0;
                 }
+                self.values[*at] = sensor.value(&measured.value, continuity);
             }
         }
         has_changed.then(|| self.sensors.iter().map(|sensor| sensor.def.clone()).collect())
@@ -109,14 +119,30 @@ impl GroupLayout {
         &self.values
     }
 
-    /// Whether the device has not started again since the last answer, as far as it says so.
-    fn continues(&self, answer: &GroupAnswer) -> bool {
-        let Some((Some(before), boots, at_ns)) = self.last else { return false };
-        let Some(uptime) = answer.uptime else { return false };
+    /// Whether the device has started again since the last answer, as far as it says so.
+    fn continuity(&self, answer: &GroupAnswer) -> Continuity {
+        let Some((before, boots, at_ns)) = self.last else {
+            // A device without sysUpTime has no counter whose wraps are added, and so no sum that a start of the plug-in could lose.
+            return if answer.uptime.is_some() { Continuity::First } else { Continuity::Unknown };
+        };
+        let (Some(before), Some(uptime)) = (before, answer.uptime) else { return Continuity::Unknown };
+        let elapsed = (answer.at_ns - at_ns) as f64 / 1e9;
         // sysUpTime wraps after 497 days: the difference is taken modulo 2^32.
         let passed = f64::from(uptime.wrapping_sub(before)) / 100.0;
-        let elapsed = (answer.at_ns - at_ns) as f64 / 1e9;
-        boots == answer.boots && (passed - elapsed).abs() <= UPTIME_TOLERANCE_S + 0.2 * elapsed.abs()
+        let is_as_expected = (passed - elapsed).abs() <= UPTIME_TOLERANCE_S + 0.2 * elapsed.abs();
+        // An uptime shorter than the time since the last answer: it started in between. A wrapped one is short as well.
+        let uptime_s = f64::from(uptime) / 100.0;
+        let is_old_enough = uptime < before || uptime_s >= elapsed - UPTIME_TOLERANCE_S;
+        let has_booted = boots.zip(answer.boots).is_some_and(|(before, now)| before != now);
+        if has_booted {
+            Continuity::Restarted
+        } else if is_as_expected && is_old_enough {
+            Continuity::Continues
+        } else if uptime_s <= elapsed + UPTIME_TOLERANCE_S {
+            Continuity::Restarted
+        } else {
+            Continuity::Unknown
+        }
     }
 
     /// Adds new sensors, and drops those that have been absent for long. The order is that of the names, so that it does not depend on history.
@@ -149,19 +175,26 @@ impl GroupLayout {
 }
 
 impl LaidSensor {
-    fn value(&mut self, value: &SnmpValue) -> Option<u64> {
+    fn value(&mut self, value: &SnmpValue, continuity: Continuity) -> Option<u64> {
         let bits = number(value, self.def.value_type)?;
         let (SnmpValue::Counter32(now), Kind::Counter, ValueType::Int) = (value, self.def.kind, self.def.value_type)
         else {
             return Some(bits);
         };
-        let wraps = match self.counter {
-            Some((before, wraps)) if *now < before => wraps + COUNTER32,
-            Some((_, wraps)) => wraps,
-            None => 0,
+        let wraps = match (continuity, self.counter) {
+            (Continuity::Continues, Some((before, wraps))) if *now < before => wraps + COUNTER32,
+            (Continuity::Continues, Some((_, wraps))) => wraps,
+            _ => 0,
+        };
+        // Where the wraps before are not known, the step to this value is not either: a gap separates them. A plug-in that was started again does
+        // not know whether there were wraps.
+        let is_separate = match (continuity, self.counter) {
+            (Continuity::First, _) => true,
+            (Continuity::Unknown, Some((_, wraps))) => wraps > 0,
+            _ => false,
         };
         self.counter = Some((*now, wraps));
-        Some((wraps + i64::from(*now)) as u64)
+        (!is_separate).then_some((wraps + i64::from(*now)) as u64)
     }
 }
 

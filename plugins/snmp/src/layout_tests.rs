@@ -26,25 +26,54 @@ fn answer(at_s: i64, uptime_s: u32, objects: Vec<Option<SnmpValue>>) -> GroupAns
     GroupAnswer { objects, tables: Vec::new(), uptime: Some(uptime_s.wrapping_mul(100)), boots: None, at_ns }
 }
 
-#[test]
-fn a_counter_of_32_bits_is_unwrapped_unless_the_device_started_again() {
+/// Takes answers with one Counter32: seconds since the first answer, uptime, number; `None` for a gap.
+fn counted(uptimes: bool, answers: &[(i64, u32, u32)]) -> Vec<Option<i64>> {
     let spec = group(vec![object("octets", None)], Vec::new());
     let mut layout = GroupLayout::default();
-    let mut take = |at_s, uptime_s, raw: u32| {
-        layout.take(DEVICE, &spec, &answer(at_s, uptime_s, vec![Some(SnmpValue::Counter32(raw))]));
-        layout.values()[0].unwrap() as i64
+    let mut take = |&(at_s, uptime_s, raw): &(i64, u32, u32)| {
+        let mut answer = answer(at_s, uptime_s, vec![Some(SnmpValue::Counter32(raw))]);
+        answer.uptime = answer.uptime.filter(|_| uptimes);
+        layout.take(DEVICE, &spec, &answer);
+        layout.values()[0].map(|bits| bits as i64)
     };
-    assert_eq!(take(0, 1000, 4_000_000_000), 4_000_000_000);
-    assert_eq!(take(10, 1010, 100), COUNTER32 + 100, "a wrap");
-    assert_eq!(take(20, 1020, 50), 2 * COUNTER32 + 50, "a second wrap");
-    assert_eq!(take(30, 1030, 60), 2 * COUNTER32 + 60);
-    assert_eq!(take(40, 5, 7), 7, "the device started again: a reset, no wrap");
-    assert_eq!(take(50, 8, 5), 5, "it started again within the interval");
-    assert_eq!(take(60, 18, 6), 6);
+    answers.iter().map(&mut take).collect()
+}
+
+#[test]
+fn a_counter_of_32_bits_is_unwrapped_unless_the_device_started_again() {
     // sysUpTime itself wraps after 497 days.
     let near_end = u32::MAX / 100 - 3;
-    assert_eq!(take(70, near_end, 4_000_000_000), 4_000_000_000);
-    assert_eq!(take(80, near_end.wrapping_add(10) % (u32::MAX / 100 + 1), 1), COUNTER32 + 1, "only sysUpTime wrapped");
+    let answers = [
+        ((0, 1000, 4_000_000_000), None, "whether it had wrapped before is not known"),
+        ((10, 1010, 4_000_000_010), Some(4_000_000_010), ""),
+        ((20, 1020, 100), Some(COUNTER32 + 100), "a wrap"),
+        ((30, 1030, 50), Some(2 * COUNTER32 + 50), "a second wrap"),
+        ((40, 1040, 60), Some(2 * COUNTER32 + 60), ""),
+        ((50, 5, 7), Some(7), "the device started again: a reset, no wrap"),
+        ((60, 8, 5), Some(5), "it started again within the interval"),
+        ((70, 18, 6), Some(6), ""),
+        ((80, near_end, 4_000_000_000), Some(4_000_000_000), "the uptime says nothing, and there were no wraps"),
+        ((90, (near_end + 10) % (u32::MAX / 100 + 1), 1), Some(COUNTER32 + 1), "only sysUpTime wrapped"),
+    ];
+    let found = counted(true, &answers.map(|(answer, ..)| answer));
+    for ((answer, expected, what), found) in answers.iter().zip(found) {
+        assert_eq!(found, *expected, "{answer:?} {what}");
+    }
+    // Polled 1 s after a start, and started again soon after: the uptime is shorter than the time since.
+    let found = counted(true, &[(0, 1, 900), (60, 49, 30), (120, 109, 40)]);
+    assert_eq!(found, [None, Some(30), Some(40)]);
+}
+
+#[test]
+fn a_lost_sum_of_wraps_is_a_gap_and_no_fall() {
+    // Our clock was stepped by an hour, or the device answered from a cache: it did not start again, but whether it wrapped is not known.
+    for step in [3600, -3600] {
+        let after = |seconds: i64, raw| (step + seconds, 100_000 + seconds as u32, raw);
+        let found = counted(true, &[(0, 100_000, 10), (10, 100_010, 5), after(20, 20), after(30, 30), after(40, 40)]);
+        assert_eq!(found, [None, Some(COUNTER32 + 5), None, Some(30), Some(40)], "{step}");
+    }
+    // A device without sysUpTime: its own numbers, always.
+    assert_eq!(counted(false, &[(0, 0, 10), (10, 0, 20), (20, 0, 5)]), [10, 20, 5].map(Some));
 }
 
 #[test]
