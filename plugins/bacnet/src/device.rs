@@ -224,10 +224,11 @@ impl BacnetDevice {
         };
         self.objects = objects.into_iter().take(OBJECTS_MAX).map(run).collect();
         let wanted = self.objects.iter().flat_map(|run| {
-            let property = |property| PropertyRef { object: run.sampled.object, property, index: None };
-            let unit = run.sampled.needs_unit().then(|| property(property::UNITS));
-            let name = run.sampled.needs_name().then(|| property(property::OBJECT_NAME));
-            unit.into_iter().chain(name)
+            let of = |property| PropertyRef { object: run.sampled.object, property, index: None };
+            let unit = run.sampled.needs_unit().then(|| of(property::UNITS));
+            let name = run.sampled.needs_name().then(|| of(property::OBJECT_NAME));
+            let counts = run.sampled.is_count().then(|| [property::SCALE, property::MAX_PRES_VALUE].map(of));
+            unit.into_iter().chain(name).chain(counts.into_iter().flatten())
         });
         let wanted = wanted.collect();
         self.start(Stage::Describe, wanted, NAME_BYTES, turn);
@@ -240,6 +241,10 @@ impl BacnetDevice {
             match (wanted.property, result.as_deref()) {
                 (property::UNITS, Ok([TaggedValue::Enumerated(unit)])) => run.sampled.set_unit(*unit),
                 (property::OBJECT_NAME, Ok([TaggedValue::Text(name)])) => run.sampled.set_name(name),
+                (property::SCALE, Ok([TaggedValue::Context(choice, content)])) => {
+                    run.sampled.set_count_scale(*choice, content);
+                }
+                (property::MAX_PRES_VALUE, Ok([TaggedValue::Unsigned(max)])) => run.sampled.set_count_max(*max),
                 _ => {}
             }
         }

@@ -26,6 +26,7 @@ const SERVICE_I_AM: u8 = 0;
 
 /// Properties that this source reads (clause 21, BACnetPropertyIdentifier).
 pub mod property {
+    pub const MAX_PRES_VALUE: u32 = 65;
     pub const OBJECT_IDENTIFIER: u32 = 75;
     pub const OBJECT_LIST: u32 = 76;
     pub const OBJECT_NAME: u32 = 77;
@@ -33,6 +34,7 @@ pub mod property {
     pub const STATUS_FLAGS: u32 = 111;
     pub const SYSTEM_STATUS: u32 = 112;
     pub const UNITS: u32 = 117;
+    pub const SCALE: u32 = 187;
 }
 
 /// A property of an object, or one element of it.

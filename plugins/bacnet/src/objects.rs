@@ -4,8 +4,11 @@ use wholegrain_model::name::{check_relative, sanitize_level};
 use wholegrain_model::{Kind, SensorDef};
 
 use crate::settings::{DeviceSettings, ObjectSettings};
-use crate::tag::{ObjectId, TaggedValue};
+use crate::tag::{ObjectId, TaggedValue, signed};
 use crate::units::ucum;
+
+/// The number of the type accumulator.
+const ACCUMULATOR: u16 = 23;
 
 /// A type of objects with a present value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub const OBJECT_TYPES: &[ObjectType] = &[
     of(13, "multi-state-input", false, false, Kind::Gauge),
     of(14, "multi-state-output", false, false, Kind::Gauge),
     of(19, "multi-state-value", false, false, Kind::Gauge),
-    of(23, "accumulator", false, true, Kind::Counter),
+    of(ACCUMULATOR, "accumulator", false, true, Kind::Counter),
     of(24, "pulse-converter", true, true, Kind::Gauge),
     of(45, "integer-value", false, true, Kind::Gauge),
     of(46, "large-analog-value", true, true, Kind::Gauge),
@@ -70,6 +73,9 @@ pub struct SampledObject {
     /// The object's keys in the configuration, if it has any.
     settings: Option<ObjectSettings>,
     unit: Option<(String, f64)>,
+    /// Of an accumulator: the factor from its count to its unit, and the largest count.
+    count_scale: Option<f64>,
+    count_max: Option<u64>,
     /// The name that the device has for it.
     name: Option<String>,
 }
@@ -84,7 +90,15 @@ pub fn sampled(settings: &DeviceSettings, listed: &[ObjectId]) -> Vec<SampledObj
         let Some(kind) = ObjectType::numbered(object.kind) else { continue };
         if present.insert(object) {
             let unit = settings.as_ref().and_then(|one| one.unit.clone()).map(|unit| (unit, 1.0));
-            objects.push(SampledObject { object, kind, settings, unit, name: None });
+            objects.push(SampledObject {
+                object,
+                kind,
+                settings,
+                unit,
+                count_scale: None,
+                count_max: None,
+                name: None,
+            });
         }
     }
     objects
@@ -94,6 +108,26 @@ impl SampledObject {
     /// Whether the device has to be asked for the unit.
     pub fn needs_unit(&self) -> bool {
         self.kind.has_units && self.unit.is_none()
+    }
+
+    /// Whether the device has to be asked for the factor and the largest value of a count (12.1 of the standard, since 2004).
+    pub fn is_count(&self) -> bool {
+        self.kind.number == ACCUMULATOR
+    }
+
+    /// Sets the factor of the property Scale: a float, or a power of ten.
+    pub fn set_count_scale(&mut self, choice: u8, content: &[u8]) {
+        let factor = match choice {
+            0 => content.try_into().ok().map(|bytes| f64::from(f32::from_be_bytes(bytes))),
+            1 => signed(content).ok().and_then(|power| i32::try_from(power).ok()).map(|power| 10f64.powi(power)),
+            _ => None,
+        };
+        self.count_scale = factor.filter(|factor| factor.is_normal());
+    }
+
+    /// Sets the largest count, after which it begins at 0 again.
+    pub fn set_count_max(&mut self, max: u64) {
+        self.count_max = Some(max);
     }
 
     /// Whether the device has to be asked for the name.
@@ -135,8 +169,11 @@ impl SampledObject {
         let sensor = SensorDef::gauge(format!("{path}/{name}"), &unit, &description);
         check_relative(&sensor.name).map_err(|error| error.to_string())?;
         let kind = settings.and_then(|one| one.kind).unwrap_or(self.kind.kind);
-        let sensor =
-            SensorDef { kind, ..sensor }.scaled(unit_scale * settings.and_then(|one| one.scale).unwrap_or(1.0));
+        // A scale of the configuration replaces that of the device.
+        let scale = settings.and_then(|one| one.scale).or(self.count_scale).unwrap_or(1.0);
+        let modulus = self.count_max.and_then(|max| max.checked_add(1)).filter(|modulus| *modulus > 1);
+        let wraps_at = modulus.filter(|modulus| kind == Kind::Counter && i64::try_from(*modulus).is_ok());
+        let sensor = SensorDef { kind, wraps_at, ..sensor }.scaled(unit_scale * scale);
         Ok(if self.kind.is_float { sensor.float() } else { sensor })
     }
 
@@ -164,4 +201,55 @@ impl SampledObject {
 /// Whether more than one of the names is this one.
 pub fn is_same_name(name: &str, names: &[String]) -> bool {
     names.iter().filter(|other| *other == name).count() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accumulator(scale: Option<f64>) -> SampledObject {
+        let one = ObjectSettings {
+            object: ObjectId { kind: ACCUMULATOR, instance: 1 },
+            name: Some("energy".to_owned()),
+            unit: Some("W.h".to_owned()),
+            scale,
+            kind: None,
+            description: None,
+        };
+        let settings =
+            DeviceSettings { instance: None, objects: vec![one], lists: Vec::new(), names_of_device: false, cov: None };
+        sampled(&settings, &[]).remove(0)
+    }
+
+    #[test]
+    fn a_count_has_the_scale_and_the_largest_value_of_its_device() {
+        let sensor = |object: &SampledObject| {
+            let sensor = object.sensor("d", "energy").unwrap();
+            (sensor.scale, sensor.wraps_at)
+        };
+        let mut object = accumulator(None);
+        assert!(object.is_count());
+        assert_eq!(sensor(&object), (1.0, None));
+        for (choice, content, expected) in [
+            (0, &0.25f32.to_be_bytes()[..], 0.25),
+            (1, &[2], 100.0),
+            (1, &[0xfd], 0.001),
+            (0, &[1, 2], 1.0),
+            (0, &[0; 4], 1.0),
+            (1, &[0x7f, 0xff], 1.0),
+            (2, &[1], 1.0),
+        ] {
+            object.set_count_scale(choice, content);
+            assert_eq!(sensor(&object), (expected, None), "{choice} {content:?}");
+        }
+        for (max, expected) in
+            [(99_999, Some(100_000)), (u64::from(u32::MAX), Some(1 << 32)), (0, None), (u64::MAX, None)]
+        {
+            object.set_count_max(max);
+            assert_eq!(sensor(&object).1, expected, "{max}");
+        }
+        let mut object = accumulator(Some(5.0));
+        object.set_count_scale(1, &[2]);
+        assert_eq!(sensor(&object), (5.0, None), "that of the configuration");
+    }
 }

@@ -43,6 +43,8 @@ pub enum TaggedValue {
     /// The bits in their order, at most 64.
     Bits(Vec<bool>),
     Object(ObjectId),
+    /// A part of a construction or a choice: its number, and its content of at most eight bytes.
+    Context(u8, Vec<u8>),
     /// A date, a time, an octet string, or a list within the value: nothing that is sampled.
     Other,
 }
@@ -185,6 +187,9 @@ impl<'a> TagReader<'a> {
                 Tag::Application { number, length, content } if depth == 0 => {
                     values.push(value(number, length, content)?);
                 }
+                Tag::Context { number, content } if depth == 0 && content.len() <= 8 => {
+                    values.push(TaggedValue::Context(number, content.to_vec()));
+                }
                 Tag::Context { .. } if depth == 0 => values.push(TaggedValue::Other),
                 _ => {}
             }
@@ -217,7 +222,8 @@ pub fn unsigned(content: &[u8]) -> Result<u64, Malformed> {
     Ok(content.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-fn signed(content: &[u8]) -> Result<i64, Malformed> {
+/// A signed number of one to eight bytes (20.2.5).
+pub fn signed(content: &[u8]) -> Result<i64, Malformed> {
     let number = unsigned(content)?;
     let unused = 64 - 8 * content.len() as u32;
     Ok((number << unused) as i64 >> unused)
@@ -327,7 +333,7 @@ mod tests {
         assert_eq!(unsigned(reader.context(1).unwrap()), Ok(85));
         assert_eq!((reader.optional(5), reader.optional(2).map(unsigned)), (None, Some(Ok(70_000))));
         assert_eq!(reader.expect(Tag::Opening(3)), Ok(()));
-        assert_eq!(reader.values_to_closing(3), Ok(vec![TaggedValue::Other]));
+        assert_eq!(reader.values_to_closing(3), Ok(vec![TaggedValue::Context(4, vec![1])]));
         assert!(reader.is_empty());
     }
 

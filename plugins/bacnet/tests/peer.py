@@ -12,11 +12,20 @@ import sys
 
 from bacpypes3.app import Application
 from bacpypes3.argparse import SimpleArgumentParser
+from bacpypes3.basetypes import Scale, StatusFlags
 from bacpypes3.local.analog import AnalogInputObject, AnalogOutputObject, AnalogValueObject
 from bacpypes3.local.binary import BinaryInputObject, BinaryValueObject
 from bacpypes3.local.multistate import MultiStateInputObject, MultiStateValueObject
+from bacpypes3.local.object import Object
+from bacpypes3.object import AccumulatorObject
+
+
+class CountObject(Object, AccumulatorObject):
+    """An accumulator, which the library has without a local class."""
+
 
 KINDS = {
+    "accumulator": CountObject,
     "analog-input": AnalogInputObject,
     "analog-output": AnalogOutputObject,
     "analog-value": AnalogValueObject,
@@ -34,6 +43,9 @@ def device_object(kind, instance, name, value, units, flags):
     keys |= {"reliability": "unreliableOther" if fault else "noFaultDetected"}
     if kind.startswith("analog"):
         keys |= {"units": units, "covIncrement": 0.1}
+    elif kind == "accumulator":
+        # A thousand of its unit for each count, from 0 to 99999.
+        keys |= {"units": units, "scale": Scale(integerScale=3), "maxPresValue": 99_999, "statusFlags": StatusFlags(flags)}
     elif kind.startswith("multi"):
         keys |= {"numberOfStates": 10}
     elif kind == "binary-input":

@@ -121,6 +121,20 @@ fn all_objects_of_a_device() {
 }
 
 #[test]
+fn a_count_has_the_scale_and_the_largest_value_of_the_device() {
+    let objects = r#"[["accumulator", 8, "Energy", 4711, "wattHours", [0, 0, 0, 0]]]"#;
+    for without in ["", ", \"without\": [\"ReadPropertyMultiple\"]"] {
+        let peer = BacpypesDevice::start(&format!("{{\"instance\": 1201, \"objects\": {objects}{without}}}"));
+        let mut running = BacnetRun::new(&configuration(peer.port, "objects = [\"all\"]"));
+        running.wait_for_group("chiller");
+        assert_eq!(running.answer("chiller").1, [RowValue::Int(4711)]);
+        let energy = &running.group("chiller").sensors[0];
+        assert_eq!((energy.name.as_str(), energy.unit.as_str()), ("chiller/accumulator/8", "W.h"));
+        assert_eq!((energy.scale, energy.wraps_at), (1000.0, Some(100_000)));
+    }
+}
+
+#[test]
 fn a_device_without_multiple_reads() {
     let peer = BacpypesDevice::start(&device(", \"without\": [\"ReadPropertyMultiple\"]"));
     let mut running = BacnetRun::new(&configuration(peer.port, "objects = [\"all\"]"));
