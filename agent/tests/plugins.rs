@@ -182,6 +182,10 @@ fn memory_processes_and_cpu_are_bounded() {
     let leak = Case::start("memory_bytes_max = \"64MiB\"\nmode = \"leak\"\n");
     leak.wait_fault("SIGABRT");
     leak.finish();
+    // Files in memory are nobody's resident memory.
+    let hidden = Case::start("memory_bytes_max = \"64MiB\"\nmode = \"hide\"\n");
+    hidden.wait_fault("of memory; at most 64MiB");
+    hidden.finish();
     let forbidden = Case::start("mode = \"fork\"\n");
     forbidden.wait_value("plant/flow", &(-1.0).into());
     forbidden.finish();
@@ -196,6 +200,62 @@ fn memory_processes_and_cpu_are_bounded() {
     forks.wait_fault("processes; at most 6");
     wait_until("the end of all", || !below.iter().any(|pid| is_running(*pid)));
     forks.finish();
+}
+
+/// The processes of this name.
+fn named(name: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter(|entry| fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == name))
+        .count()
+}
+
+#[test]
+fn a_process_that_flees_is_ended_with_its_plug_in() {
+    let name = format!("c{}", std::process::id());
+    let case = Case::start(&format!("processes_max = 100\nmode = \"comet\"\ncomet = {}\n", std::process::id()));
+    wait_until("the process", || named(&name) > 0);
+    assert_eq!(case.ask("POST", "/v1/plugins/plant/unload").0, 200);
+    assert_eq!((0..20).map(|_| named(&name)).max(), Some(0));
+    case.finish();
+}
+
+/// A sensor has one group, also if plug-ins are loaded while the agent runs.
+#[test]
+fn a_sensor_of_two_plug_ins_stays_with_the_first() {
+    let case = Case::start("mode = \"work\"\n");
+    case.wait_value("plant/flow", &1.5.into());
+    let second = |mode: &str| {
+        let text =
+            config("mode = \"work\"\n") + &format!("[plugins.second]\nlibrary = \"plant.so\"\nmode = \"{mode}\"\n");
+        fs::write(case.dir.path().join("agent.toml"), text).unwrap();
+    };
+    let groups = || -> Vec<String> {
+        let groups = case.get("/v1/groups");
+        let names =
+            groups["groups"].as_array().unwrap().iter().map(|group| group["group"].as_str().unwrap().to_owned());
+        names.filter(|name| ["plant", "another"].contains(&name.as_str())).collect()
+    };
+    for (mode, note) in [
+        ("work", "group plant is left out: source plant has a group of this name"),
+        ("another group", "group another is left out: group plant has its sensor plant/flow already"),
+    ] {
+        second(mode);
+        assert_eq!(case.ask("POST", "/v1/plugins/second/load").0, 200);
+        wait_until(note, || case.get("/v1/sources").to_string().contains(note));
+        // The reload finds the same.
+        assert_eq!((case.ask("POST", "/v1/reload").0, groups()), (200, vec!["plant".to_owned()]));
+        assert_eq!(case.ask("POST", "/v1/plugins/second/unload").0, 200);
+    }
+    // Once the first is unloaded, the sensor is free.
+    assert_eq!(case.ask("POST", "/v1/plugins/plant/unload").0, 200);
+    assert_eq!(case.ask("POST", "/v1/plugins/second/load").0, 200);
+    wait_until("the group of the second", || groups() == ["another"]);
+    case.wait_value("plant/flow", &1.5.into());
+    assert_eq!(case.ask("POST", "/v1/plugins/plant/load").0, 200);
+    let note = "group plant is left out: group another has its sensor plant/flow already";
+    wait_until(note, || case.get("/v1/sources").to_string().contains(note));
+    case.finish();
 }
 
 /// All processes below one.

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +34,32 @@ static void crash(void) {
 
 static void hang(void) {
     for (;;) sleep(1000);
+}
+
+/* A process that is never at the place where it was seen: it forks and ends, again and again, for at most 30 s. */
+static void comet(void) {
+    char name[16];
+    const char *text = strstr(table, "comet = ");
+    snprintf(name, sizeof name, "c%d", text ? atoi(text + 8) : 0);
+    if (fork() != 0) return;
+    prctl(PR_SET_NAME, name);
+    time_t end = time(NULL) + 30;
+    while (time(NULL) < end) {
+        if (fork() > 0) _exit(0);
+    }
+    _exit(0);
+}
+
+/* Memory that no process has mapped, at most 400 MiB. */
+static void hide(void) {
+    static int files;
+    static char block[1 << 20];
+    if (++files > 50) return;
+    memset(block, 1, sizeof block);
+    int file = memfd_create("hidden", MFD_CLOEXEC);
+    for (int n = 0; n < 8; n++) {
+        if (write(file, block, sizeof block) < 0) abort();
+    }
 }
 
 static int32_t configure(const wholegrain_settings *settings, void **source) {
@@ -90,6 +118,7 @@ static int32_t discover(void *source, wholegrain_discovery *discovery) {
         bad.scale = 0.0 / 0.0;
         discovery->add_sensor(discovery, &bad);
     } else {
+        if (is("another group")) group.name = wholegrain_text_of("another");
         discovery->add_group(discovery, &group);
     }
     discovery->add_sensor(discovery, &flow);
@@ -114,6 +143,8 @@ static int32_t read_group(void *reader, wholegrain_sample *sample) {
         memset(memory, 1, 8 << 20);
     }
     if (is("spin")) for (;;) {}
+    if (is("comet") && number == 3) comet();
+    if (is("hide")) hide();
     if (is("fork")) {
         pid_t child = fork();
         if (child == 0) {
