@@ -74,7 +74,8 @@ pub(crate) fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f
     if difference >= 0.0 {
         return Some(difference);
     }
-    if new.as_f64() < 0.0 {
+    // After an infinity, which an exporter can send, what was counted is not known.
+    if new.as_f64() < 0.0 || old.as_f64().is_infinite() {
         return None;
     }
     match (new, old, wraps_at) {
@@ -172,6 +173,7 @@ mod tests {
         check(Op::Delta, Kind::Gauge, None, floats(&[1.0, f64::NAN, 2.0, 3.0]), &[None, None, None, Some(1.0)]);
         let (inf, none) = (f64::INFINITY, None);
         check(Op::Delta, Kind::Gauge, None, floats(&[1.0, inf, inf, 3.0]), &[none, Some(inf), none, Some(-inf)]);
+        check(Op::Delta, Kind::Counter, None, floats(&[1.0, inf, 3.0, 4.0]), &[none, Some(inf), none, Some(1.0)]);
         let mut state = DifferenceOp::new(Op::Rate, Kind::Counter, None, Scale::ONE);
         let sample = |s: i64| JoinedSample { time: s * 1_000_000_000, value: Some(Value::Int(s)), joined: s != 60 };
         let at = |s: i64, state: &mut DifferenceOp| state.step(&sample(s));

@@ -161,6 +161,21 @@ fn two_series_of_a_request_are_never_one_sensor() {
 }
 
 #[test]
+fn an_infinity_is_a_reading_and_spoils_no_other() {
+    let server = TestServer::start();
+    let all = [0.0, 1.0, f64::INFINITY, 3.0, 4.0].into_iter().enumerate();
+    let ms = |at: usize| (NOON + at as i64 * SECOND) / 1_000_000;
+    let (status, body) =
+        remote_write(&server, all.map(|(at, value)| series(&[("__name__", "x_total")], ms(at), value)));
+    assert_eq!((status, body.as_str()), (204, ""));
+    // JSON has no infinity; CSV and Arrow have.
+    assert_eq!(rows(&server, "/prometheus/x_total", ""), ["0=0.0", "1=1.0", "2=-", "3=3.0", "4=4.0"]);
+    assert_eq!(rows(&server, "/prometheus/x_total", "&op=delta"), ["0=-", "1=1.0", "2=-", "3=-", "4=1.0"]);
+    let csv = server.get(&format!("/api/v1/query?pattern=/prometheus/x_total&from=@{}&format=csv", NOON / SECOND));
+    assert!(csv.text().contains("2026-01-31T12:00:02Z,inf\n"), "{}", csv.text());
+}
+
+#[test]
 fn a_time_out_of_range_refuses_its_series_only() {
     let server = TestServer::start();
     let all = [series(&[("__name__", "far")], i64::MAX, 1.0), series(&[("__name__", "near")], NOON / 1_000_000, 2.0)];
