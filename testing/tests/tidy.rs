@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-sources", &["model"]),
     ("wholegrain-plugin", &["model", "sources"]),
     ("wholegrain-devices", &["model", "sources"]),
+    ("wholegrain-plugin-ebpf", &["model", "plugin", "sources"]),
     ("wholegrain-plugin-nvml", &["model", "plugin", "sources"]),
     ("wholegrain-plugin-snmp", &["devices", "model", "plugin", "sources"]),
     ("wholegrain-transport", &["model"]),
@@ -29,7 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that must not be in the agent, also not indirectly: it is small and has no async runtime.
-const NOT_IN_AGENT: &[&str] = &["tokio", "arrow-array", "parquet", "axum", "hyper", "redb"];
+const NOT_IN_AGENT: &[&str] = &["tokio", "arrow-array", "parquet", "axum", "hyper", "redb", "aya"];
 
 /// A dependency's licence expression must be satisfiable with these alone.
 const LICENCES: &[&str] = &[
