@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use wholegrain_server::path_owners::check_above;
 
 use crate::failure::Failure;
 
@@ -161,22 +163,27 @@ fn filled(text: &str, name: &str, template: &PluginTemplate, sources: &Path) -> 
 fn make(dir: &Path, name: &str, template: &PluginTemplate, sources: &Path) -> Result<(), Failure> {
     let failed =
         |path: &Path, error: std::io::Error| Failure::Failed(format!("cannot make {}: {error}", path.display()));
-    fs::create_dir(dir).map_err(|error| match error.kind() {
+    // Its code will run with the agent's rights: nobody else may exchange the folder, or put files into it while it is made.
+    check_above(&std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())).map_err(Failure::Usage)?;
+    // Whatever the umask: the agent's user has to read them, and no other user may ever write to them.
+    let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    let make_folder = |path: &Path| fs::DirBuilder::new().mode(0o755).create(path).and_then(|()| set(path, 0o755));
+    make_folder(dir).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
             Failure::Usage(format!("{} exists already; name another folder with --dir", dir.display()))
         }
         _ => failed(dir, error),
     })?;
-    // The agent refuses plug-ins in folders that others can write to.
-    let private = |path: &Path| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755));
-    private(dir).map_err(|error| failed(dir, error))?;
     for (file, text) in template.files.iter().chain(COMMON) {
         let path = dir.join(file.replace("@NAME@", name));
         let folder = path.parent().unwrap_or(dir);
         let text = filled(text, name, template, sources);
-        let written = fs::create_dir_all(folder).and_then(|()| fs::write(&path, text));
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        written.and_then(|()| fs::set_permissions(&path, mode)).map_err(|error| failed(&path, error))?;
+        if !folder.exists() {
+            make_folder(folder).map_err(|error| failed(folder, error))?;
+        }
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.and_then(|()| set(&path, 0o644)).map_err(|error| failed(&path, error))?;
     }
     Ok(())
 }
@@ -196,6 +203,22 @@ mod tests {
                 assert!(!text.contains('@') || text.contains("$@"), "{file}: {text}");
             }
             assert!(make(&dir, name, template, Path::new("")).is_err(), "it exists");
+        }
+    }
+
+    #[test]
+    fn no_folder_is_made_where_everybody_could_exchange_it() {
+        use std::os::unix::fs::MetadataExt;
+        let parent = tempfile::tempdir().unwrap();
+        let set = |mode| fs::set_permissions(parent.path(), fs::Permissions::from_mode(mode)).unwrap();
+        set(0o777);
+        let refused = make(&parent.path().join("a"), "a", &C, Path::new(""));
+        assert!(matches!(refused, Err(Failure::Usage(_))) && !parent.path().join("a").exists());
+        set(0o1777);
+        let dir = parent.path().join("a");
+        make(&dir, "a", &PYTHON, Path::new("")).ok().unwrap();
+        for path in [dir.clone(), dir.join("recorded"), dir.join("a.py")] {
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o022, 0, "{}", path.display());
         }
     }
 

@@ -13,7 +13,12 @@ use base64::prelude::BASE64_STANDARD;
 use flate2::read::MultiGzDecoder;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{AsSendBody, http};
-use wholegrain_devices::{Credentials, DeviceProblem};
+use wholegrain_devices::{Credentials, DeviceProblem, SecretText};
+
+mod redirect;
+mod stream;
+
+use redirect::{is_same_origin, target};
 
 /// The first bytes of gzip (RFC 1952, section 2.3.1). No text format begins with them.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -31,7 +36,7 @@ pub const BODY_BYTES_MAX: u64 = 256 << 20;
 pub struct AnswerBounds {
     /// The longest body, also after decompression.
     pub bytes_max: u64,
-    /// How many redirects are followed. Credentials are sent to the first address only.
+    /// How many redirects are followed. Credentials are sent to the scheme, host and port of the request only.
     pub redirects: u32,
     /// Whether the device's certificate is checked. Without it anybody on the way can read and change what is sent.
     pub checks_certificate: bool,
@@ -41,8 +46,12 @@ pub struct AnswerBounds {
 #[derive(Clone)]
 pub struct DeviceClient {
     agent: ureq::Agent,
-    authorization: Option<String>,
+    /// The client for redirects to other hosts: without a certificate.
+    stranger: ureq::Agent,
+    /// Headers with secrets.
+    secrets: Vec<(String, String)>,
     bytes_max: u64,
+    redirects: u32,
 }
 
 /// The status line and headers of an answer. Its body is in the caller's buffer.
@@ -91,30 +100,36 @@ impl DeviceClient {
             }
             _ => None,
         };
-        if authorization.as_ref().is_some_and(|text| text.chars().any(char::is_control)) {
-            return Err(("credentials", "a token, user or password has control characters".to_owned()));
+        if authorization.as_ref().is_some_and(|text| check_header("Authorization", text).is_err()) {
+            return Err(("credentials", "a token, user or password has characters that HTTP cannot carry".to_owned()));
         }
-        let mut tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(certificates(authority).map_err(|error| ("ca", error))?)))
-            .disable_verification(!bounds.checks_certificate)
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let secrets = authorization.map(|text| ("Authorization".to_owned(), text)).into_iter().collect();
+        let roots = Arc::new(certificates(authority).map_err(|error| ("ca", error))?);
+        let tls = || {
+            TlsConfig::builder()
+                .root_certs(RootCerts::Specific(roots.clone()))
+                .disable_verification(!bounds.checks_certificate)
+                .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        };
+        let (mut own, stranger) = (tls(), agent(tls().build()));
         if let (Some(chain), Some(key)) = (secret("cert"), secret("key")) {
-            let chain = certificates(chain.as_bytes()).map_err(|error| ("credentials", error))?;
+            let chain = certificates(chain.as_bytes()).map_err(|error| ("credentials", format!("`cert` {error}")))?;
             let key = PrivateKey::from_pem(key.as_bytes());
             let key = key.map_err(|_| ("credentials", "`key` is no private key in PEM".to_owned()))?;
-            tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+            own = own.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
         }
-        let agent = ureq::Agent::config_builder()
-            .tls_config(tls.build())
-            .http_status_as_error(false)
-            .allow_non_standard_methods(true)
-            .max_redirects(bounds.redirects)
-            .max_redirects_will_error(false)
-            .proxy(None)
-            .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
-        Ok(Self { agent, authorization, bytes_max: bounds.bytes_max })
+        let AnswerBounds { bytes_max, redirects, .. } = bounds;
+        Ok(Self { agent: agent(own.build()), stranger, secrets, bytes_max, redirects })
+    }
+
+    /// Adds a header whose value is secret: it is sent where the user and password are, and nowhere else.
+    pub fn with_secret_header(mut self, name: &str, value: &SecretText) -> Result<Self, String> {
+        check_header(name, "")?;
+        // The message of a wrong value would show it.
+        check_header(name, value.expose())
+            .map_err(|_| format!("the secret of {name} has characters that HTTP cannot carry"))?;
+        self.secrets.push((name.to_owned(), value.expose().to_owned()));
+        Ok(self)
     }
 
     /// Sends a request and reads the whole answer into `body`, which is cleared first. Any status is an answer; see [`check_status`].
@@ -124,23 +139,58 @@ impl DeviceClient {
         deadline: Instant,
         body: &mut Vec<u8>,
     ) -> Result<AnswerHead, DeviceProblem> {
+        let mut url = request.url.to_owned();
+        // A redirect of a POST becomes a GET without a body, unless its status says otherwise.
+        let (mut method, mut text) = (request.method, request.body);
+        for left in (0..=self.redirects).rev() {
+            let is_own = is_same_origin(request.url, &url);
+            let head = self.send(request, (method, &url, text), is_own, deadline, body)?;
+            let location = head.header("location").filter(|_| (300..=399).contains(&head.status) && head.status != 304);
+            let Some(location) = location.filter(|_| left > 0) else { return Ok(head) };
+            let next =
+                target(&url, location).ok_or(DeviceProblem::Refused("HTTP: a redirect to what is no address"))?;
+            if url.starts_with("https:") && !next.starts_with("https:") {
+                return Err(DeviceProblem::Refused("HTTP: a redirect from https to http"));
+            }
+            match head.status {
+                307 | 308 if text.is_some() && !is_same_origin(request.url, &next) => {
+                    return Err(DeviceProblem::Refused("HTTP: a redirect of a body to another host"));
+                }
+                307 | 308 => {}
+                _ => (method, text) = ("GET", None),
+            }
+            url = next;
+        }
+        Err(DeviceProblem::Refused("HTTP: too many redirects"))
+    }
+
+    /// Sends one request. Only the device itself gets the secrets, the client's certificate and headers other than `Accept`.
+    fn send(
+        &self,
+        request: &DeviceRequest,
+        (method, url, text): (&str, &str, Option<&str>),
+        is_own: bool,
+        deadline: Instant,
+        body: &mut Vec<u8>,
+    ) -> Result<AnswerHead, DeviceProblem> {
         body.clear();
         let left = deadline.saturating_duration_since(Instant::now()).max(TIMEOUT_MIN);
-        let mut build = http::Request::builder().method(request.method).uri(request.url);
-        for (name, value) in request.headers {
+        let mut build = http::Request::builder().method(method).uri(url);
+        for (name, value) in request.headers.iter().filter(|(name, _)| is_own || name.eq_ignore_ascii_case("accept")) {
             build = build.header(*name, *value);
         }
-        if let Some(authorization) = self.authorization.as_ref().filter(|_| request.authorized) {
-            build = build.header("Authorization", authorization);
+        for (name, value) in self.secrets.iter().filter(|_| request.authorized && is_own) {
+            build = build.header(name, value);
         }
         build = build.header("Accept-Encoding", "gzip");
         let has_type = request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-        if request.body.is_some() && !has_type {
+        if text.is_some() && !has_type {
             build = build.header("Content-Type", "application/json");
         }
-        let response = match request.body {
-            Some(text) => self.run(build.body(text), left),
-            None => self.run(build.body(()), left),
+        let agent = if is_own { &self.agent } else { &self.stranger };
+        let response = match text {
+            Some(text) => run(agent, build.body(text), left),
+            None => run(agent, build.body(()), left),
         }?;
         let head = AnswerHead { status: response.status().as_u16(), headers: response.headers().clone() };
         self.read(response.into_body().into_reader(), body)?;
@@ -151,16 +201,6 @@ impl DeviceClient {
             self.check_length(body)?;
         }
         Ok(head)
-    }
-
-    fn run<S: AsSendBody>(
-        &self,
-        request: Result<http::Request<S>, http::Error>,
-        timeout: Duration,
-    ) -> Result<http::Response<ureq::Body>, DeviceProblem> {
-        let request = request.map_err(|_| DeviceProblem::Refused("HTTP: the request cannot be written"))?;
-        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
-        self.agent.run(request).map_err(|error| problem(&error))
     }
 
     fn read(&self, reader: impl Read, body: &mut Vec<u8>) -> Result<(), DeviceProblem> {
@@ -177,6 +217,30 @@ impl DeviceClient {
         let is_long = body.len() as u64 > self.bytes_max;
         if is_long { Err(DeviceProblem::Garbage("more than body_bytes_max")) } else { Ok(()) }
     }
+}
+
+fn agent(tls: TlsConfig) -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .tls_config(tls)
+        .http_status_as_error(false)
+        .allow_non_standard_methods(true)
+        // Redirects are followed here, as only the device itself may have the secrets.
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .proxy(None)
+        .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .new_agent()
+}
+
+fn run<S: AsSendBody>(
+    agent: &ureq::Agent,
+    request: Result<http::Request<S>, http::Error>,
+    timeout: Duration,
+) -> Result<http::Response<ureq::Body>, DeviceProblem> {
+    let request = request.map_err(|_| DeviceProblem::Refused("HTTP: the request cannot be written"))?;
+    let request = agent.configure_request(request).timeout_global(Some(timeout)).build();
+    agent.run(request).map_err(|error| problem(&error))
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
@@ -197,6 +261,8 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
 pub fn check_status(status: u16) -> Result<(), DeviceProblem> {
     match status {
         200 => Ok(()),
+        204 => Err(DeviceProblem::Refused("HTTP 204: an answer without a body")),
+        304 => Err(DeviceProblem::Refused("HTTP 304: not modified, though nobody asked for that")),
         401 | 403 | 407 => Err(DeviceProblem::Credentials),
         300..=399 => Err(DeviceProblem::Refused("HTTP: a redirect, which `redirects` can allow")),
         404 => Err(DeviceProblem::Refused("HTTP 404: there is no such page")),
@@ -244,8 +310,14 @@ fn tls_problem(error: &rustls::Error) -> DeviceProblem {
 
 /// Checks the keys of credentials for [`DeviceClient::new`]. `is_https` says whether a certificate of this client can be sent.
 pub fn check_credentials(credentials: Option<&Credentials>, is_https: bool) -> Result<(), String> {
+    check_credentials_with(credentials, is_https, &[])
+}
+
+/// As [`check_credentials`], for credentials with `more` keys, such as those for [`DeviceClient::with_secret_header`].
+pub fn check_credentials_with(credentials: Option<&Credentials>, is_https: bool, more: &[&str]) -> Result<(), String> {
     let Some(credentials) = credentials else { return Ok(()) };
-    credentials.check_keys(&CREDENTIAL_KEYS)?;
+    let known: Vec<&str> = CREDENTIAL_KEYS.iter().chain(more).copied().collect();
+    credentials.check_keys(&known)?;
     let has = |key: &str| credentials.get(key).is_some();
     if has("token") && has("user") {
         return Err(format!("the credentials {:?} have a token and a user; one of them is sent", credentials.name()));
@@ -264,4 +336,17 @@ pub fn check_credentials(credentials: Option<&Credentials>, is_https: bool) -> R
 /// Refuses a text that is no address.
 pub fn check_url(url: &str) -> Result<(), String> {
     url.parse::<http::Uri>().map(drop).map_err(|error| format!("{url:?} is no address: {error}"))
+}
+
+/// Refuses a header that a request cannot have, and those that this crate writes itself.
+pub fn check_header(name: &str, value: &str) -> Result<(), String> {
+    const OWN: [&str; 8] =
+        ["accept-encoding", "connection", "content-length", "expect", "host", "te", "transfer-encoding", "upgrade"];
+    if OWN.contains(&name.to_ascii_lowercase().as_str()) {
+        return Err(format!("the header {name} is written by the client itself"));
+    }
+    http::HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no name of a header"))?;
+    http::HeaderValue::from_str(value)
+        .map_err(|_| format!("the value of the header {name} has characters that HTTP cannot carry"))?;
+    Ok(())
 }
