@@ -137,3 +137,19 @@ impl EbpfSource {
         GroupPlan { name, sensors, reader, timing: NO_OPTIONS.timing(&self.config.common), blocking: true }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::config::Document;
+
+    use super::*;
+
+    #[test]
+    fn without_programs_the_table_is_refused() {
+        let document = Document::new("agent.toml", "[plugins.ebpf]\njobs_max = 3\n");
+        let section = document.root().child("plugins").child("ebpf");
+        let refused = configure_with(&[], &section, &ConfigureContext::default()).err().unwrap().to_string();
+        assert!(refused.starts_with("agent.toml:2:1: the plug-in was built without clang"), "{refused}");
+        assert!(configure_with(&[1], &section, &ConfigureContext::default()).is_ok());
+    }
+}

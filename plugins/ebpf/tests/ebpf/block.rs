@@ -38,14 +38,24 @@ fn at_rest(node: &mut GroupPlan) -> ((i64, i64), BTreeMap<String, i64>) {
 
 #[test]
 fn requests_of_the_node_and_of_a_job() {
-    if skips("requests_of_the_node_and_of_a_job") {
+    check("requests_of_the_node_and_of_a_job", &[]);
+}
+
+/// Before Linux 6.5 there is no tracepoint at the creation of a request.
+#[test]
+fn requests_on_earlier_kernels() {
+    check("requests_on_earlier_kernels", &["btf_trace_block_io_start"]);
+}
+
+fn check(test: &str, absent: &[&str]) {
+    if skips(test) {
         return;
     }
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = folder.join(format!("direct-{}", std::process::id()));
+    let path = folder.join(format!("{test}-{}", std::process::id()));
     let file = direct_file(&path, READS);
     let Some(file) = file else {
-        said("requests_of_the_node_and_of_a_job", "the file system of the target folder has no O_DIRECT");
+        said(test, "the file system of the target folder has no O_DIRECT");
         std::fs::remove_file(path).unwrap();
         return;
     };
@@ -54,7 +64,8 @@ fn requests_of_the_node_and_of_a_job() {
     machine.jobs(&[("9", &[&cgroup.path])]);
     let worker = Worker::start(&Work::Reads(file, READS));
     cgroup.enter(worker.pid);
-    let mut source = machine.source("programs = [\"block\"]\n");
+    let roots = machine.roots_without(absent);
+    let mut source = machine.configure_below(roots, "programs = [\"block\"]\n").unwrap();
     let (mut groups, reports) = discover(source.as_mut());
     assert!(reports.is_empty(), "{reports:?}");
     let mut job = groups.remove("job/9/ebpf").unwrap();
@@ -70,7 +81,7 @@ fn requests_of_the_node_and_of_a_job() {
         node[&name] - node_before[&name]
     };
     if disks.0 - disks_before.0 < i64::from(READS) {
-        said("requests_of_the_node_and_of_a_job", "reads of the target folder are no requests of a block device");
+        said(test, "reads of the target folder are no requests of a block device");
         return;
     }
     assert_eq!(of_node("count"), disks.0 - disks_before.0);

@@ -37,6 +37,29 @@ fn without_btf_there_is_one_line_and_no_sensor() {
 }
 
 #[test]
+fn refused_programs_are_named_and_the_others_run() {
+    if skips("refused_programs") {
+        return;
+    }
+    let machine = Machine::new();
+    let roots = machine.roots_without(&["btf_trace_tcp_retransmit_synack", "last_queued"]);
+    let mut source = machine.configure_below(roots, "").unwrap();
+    let (mut groups, reports) = discover(source.as_mut());
+    assert_eq!(reports.len(), 2, "{reports:?}");
+    assert!(reports[0].starts_with("ebpf: no scheduler sensors: on_switch: "), "{reports:?}");
+    assert!(reports[0].ends_with("this kernel's structures lack a field that the program reads"), "{reports:?}");
+    assert!(reports[1].starts_with("ebpf: no tcp sensors: on_retransmit_synack: "), "{reports:?}");
+    assert!(reports[1].contains("btf_trace_tcp_retransmit_synack"), "{reports:?}");
+    let node = values(groups.get_mut("ebpf").unwrap());
+    assert!(node.contains_key("ebpf/block_latency/count"));
+    assert!(!node.keys().any(|name| name.contains("off_cpu") || name.contains("tcp")), "{node:?}");
+    let roots = machine.roots_without(&["btf_trace_tcp_retransmit_synack"]);
+    let mut source = machine.configure_below(roots, "programs = [\"tcp\"]\n").unwrap();
+    let (groups, reports) = discover(source.as_mut());
+    assert!(groups.is_empty() && reports[1] == "ebpf: no sensors: the kernel refuses all programs", "{reports:?}");
+}
+
+#[test]
 fn without_capabilities_the_missing_ones_are_named() {
     let machine = Machine::new();
     let proc = machine.folder.path().join("proc");

@@ -82,6 +82,20 @@ impl Machine {
         (SOURCE.configure)(&Document::new("agent.toml", &text).root().child("plugins").child("ebpf"), &context)
     }
 
+    /// The roots of a kernel whose BTF lacks these names: a later or an earlier kernel.
+    pub fn roots_without(&self, names: &[&str]) -> Roots {
+        let mut btf = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+        for name in names {
+            let text = [b"\0", name.as_bytes(), b"\0"].concat();
+            let at = btf.windows(text.len()).position(|part| part == text);
+            btf[at.unwrap_or_else(|| panic!("this kernel has no {name}")) + 1] = b'-';
+        }
+        let sys = self.folder.path().join("sys");
+        std::fs::create_dir_all(sys.join("kernel/btf")).unwrap();
+        std::fs::write(sys.join("kernel/btf/vmlinux"), btf).unwrap();
+        Roots { sys, ..Roots::default() }
+    }
+
     pub fn configure(&self, settings: &str) -> Result<Box<dyn Source>, ConfigError> {
         self.configure_below(Roots::default(), settings)
     }
