@@ -205,7 +205,7 @@ impl<'a> PendingValues<'a> {
             2 * path.as_str().len() + properties.unit.len() + properties.description.len() + SENSOR_BYTES;
         if self.name_bytes > NAME_BYTES_MAX {
             return Err(format!(
-                "the names of the request's sensors take over {NAME_BYTES_MAX} bytes; send less in one request"
+                "the names of the request's sensors take more than {NAME_BYTES_MAX} bytes; send less in one request"
             ));
         }
         let topic = path.as_str().to_owned();

@@ -254,7 +254,7 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
                 return Ok(());
             }
             if self.out.len() > bytes_max {
-                return Err(A::Error::custom(format!("it takes over {bytes_max} bytes")));
+                return Err(A::Error::custom(format!("it has over {bytes_max} bytes")));
             }
         }
     }

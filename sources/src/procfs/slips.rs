@@ -13,16 +13,19 @@ const SLIP_S: u32 = 3;
 /// A reader whose times can fall.
 pub struct SlippingTimes<R> {
     inner: R,
-    /// The slots of these times, each with its value in the last sample.
-    times: Vec<(usize, Option<i64>)>,
+    /// The slots of these times, each with its value in the last sample, or [`NONE`].
+    times: Vec<(usize, i64)>,
     slip_max: i64,
 }
+
+/// The last value of a time that had none: no difference to it is a small fall.
+const NONE: i64 = i64::MIN;
 
 impl<R> SlippingTimes<R> {
     /// Checks the times among the sensors, which count `ticks_hz` ticks in a second.
     pub fn new(inner: R, sensors: &[SensorDef], ticks_hz: u32) -> Self {
         let can_slip = |sensor: &SensorDef| matches!(sensor.name.rsplit_once('/'), Some((cpu, "idle" | "iowait")) if cpu.starts_with("cpu"));
-        let times = sensors.iter().enumerate().filter(|(_, sensor)| can_slip(sensor)).map(|(slot, _)| (slot, None));
+        let times = sensors.iter().enumerate().filter(|(_, sensor)| can_slip(sensor)).map(|(slot, _)| (slot, NONE));
         Self { inner, times: times.collect(), slip_max: i64::from(SLIP_S) * i64::from(ticks_hz) }
     }
 }
@@ -31,9 +34,8 @@ impl<R: Reader> Reader for SlippingTimes<R> {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         let reading = self.inner.read(row);
         for (slot, last) in &mut self.times {
-            let now = row.int(*slot);
-            let fall = last.zip(now).map_or(0, |(last, now)| last.saturating_sub(now));
-            if fall > 0 && fall <= self.slip_max {
+            let now = row.int(*slot).unwrap_or(NONE);
+            if (1..=self.slip_max).contains(&last.wrapping_sub(now)) {
                 row.set_gap(*slot);
             }
             *last = now;
@@ -61,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_fall_is_a_gap_and_a_restart_is_none() {
+    fn a_small_decrease_is_a_gap_and_a_restart_is_none() {
         let counter = |name: &str| SensorDef::counter(name.to_owned(), "s", "");
         let sensors = [counter("cpu/iowait"), counter("cpu/3/idle"), counter("cpu/3/user")];
         let rows = vec![[1338, 500, 10], [1337, 499, 9], [1340, 498, 11], [-1, 198, 12], [1339, 197, 13], [0, 600, 14]];
