@@ -372,11 +372,11 @@ fn writes(_: &mut SchemaGenerator) -> Vec<Operation> {
         let body = json!({
             "required": true,
             "description": "ExportMetricsServiceRequest of OTLP, compressed with gzip or not",
-            "content": { "application/x-protobuf": message() },
+            "content": { "application/x-protobuf": message(), "application/json": { "schema": { "type": "object" } } },
         });
         let response = json!({
-            "description": "All readings are durable, without the data points that partial_success counts",
-            "content": { "application/x-protobuf": message() },
+            "description": "All readings are durable, without the data points that partial_success counts; in the encoding of the request",
+            "content": { "application/x-protobuf": message(), "application/json": { "schema": { "type": "object" } } },
         });
         let write = operation("post", path, id, "Write metrics of OpenTelemetry");
         operations.push(write.body_of(body).response("200", response));
