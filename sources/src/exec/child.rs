@@ -311,3 +311,29 @@ fn confine(account: Option<Account>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pipe whose writer is always faster.
+    struct Endless {
+        reads: usize,
+    }
+
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.reads += 1;
+            assert!(self.reads <= CHUNKS_MAX, "it reads without end");
+            into.fill(b'x');
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn output_that_comes_faster_than_it_is_read_is_read_in_parts() {
+        let mut kept = Vec::new();
+        assert!(drain(&mut Endless { reads: 0 }, &mut kept, STDERR_BYTES_MAX, false));
+        assert_eq!(kept.len(), STDERR_BYTES_MAX);
+    }
+}
