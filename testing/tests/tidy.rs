@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-devices", &["model", "sources"]),
     ("wholegrain-plugin-ebpf", &["model", "plugin", "sources"]),
     ("wholegrain-plugin-nvml", &["model", "plugin", "sources"]),
+    ("wholegrain-plugin-redfish", &["device-http", "devices", "model", "plugin", "sources"]),
     ("wholegrain-plugin-snmp", &["devices", "model", "plugin", "sources"]),
     ("wholegrain-transport", &["model"]),
     ("wholegrain-agent", &["model", "plugin", "sources", "transport"]),

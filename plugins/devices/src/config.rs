@@ -237,8 +237,21 @@ where
     S: DeserializeOwned,
     P: DeserializeOwned,
 {
+    read_with(section, context, PollTiming::default())
+}
+
+/// As [`read`], with the timing that applies where the configuration has no keys for it.
+pub fn read_with<S, P>(
+    section: &Section,
+    context: &ConfigureContext,
+    usual: PollTiming,
+) -> Result<DevicesConfig<S, P>, ConfigError>
+where
+    S: DeserializeOwned,
+    P: DeserializeOwned,
+{
     let (shared, own): (SharedKeys, S) = section.parse_split(&SHARED)?;
-    check_timing(section, &timing(&shared, &DeviceKeys::default()))?;
+    check_timing(section, &timing(&shared, &DeviceKeys::default(), usual))?;
     let in_flight = shared.in_flight.unwrap_or(256);
     if in_flight == 0 || in_flight > IN_FLIGHT_MAX {
         let message = format!("in_flight is {in_flight}; expected 1 to {IN_FLIGHT_MAX}");
@@ -251,6 +264,7 @@ where
     let folder = context.resolve(shared.credentials_dir.as_deref().unwrap_or("credentials".as_ref()));
     let mut reader = DeviceReader {
         shared: &shared,
+        usual,
         folder,
         templates: read_templates::<P>(section)?,
         credentials: HashMap::new(),
@@ -301,14 +315,13 @@ fn read_templates<P: DeserializeOwned>(section: &Section) -> Result<HashMap<Stri
     Ok(complete)
 }
 
-fn timing(shared: &SharedKeys, keys: &DeviceKeys) -> PollTiming {
-    let default = PollTiming::default();
+fn timing(shared: &SharedKeys, keys: &DeviceKeys, default: PollTiming) -> PollTiming {
     PollTiming {
         interval: keys.interval.or(shared.interval).unwrap_or(default.interval),
         offset: keys.offset.or(shared.offset).unwrap_or(default.offset),
         timeout: keys.timeout.or(shared.timeout).unwrap_or(default.timeout),
         retries: keys.retries.or(shared.retries).unwrap_or(default.retries),
-        stale_after: keys.stale_after.or(shared.stale_after),
+        stale_after: keys.stale_after.or(shared.stale_after).or(default.stale_after),
     }
 }
 
@@ -338,6 +351,8 @@ pub fn check_timing(section: &Section, timing: &PollTiming) -> Result<(), Config
 /// Reads the lists of devices one after the other.
 struct DeviceReader<'a, P> {
     shared: &'a SharedKeys,
+    /// The timing without keys.
+    usual: PollTiming,
     folder: PathBuf,
     templates: HashMap<String, Layer>,
     credentials: HashMap<String, Arc<Credentials>>,
@@ -383,7 +398,7 @@ impl<P: DeserializeOwned> DeviceReader<'_, P> {
         if keys.hosts.is_empty() {
             return Err(section.error("hosts", "hosts is missing; write hosts = [\"pdu[01-40]\"]"));
         }
-        let timing = timing(self.shared, &keys);
+        let timing = timing(self.shared, &keys, self.usual);
         check_timing(section, &timing)?;
         let credentials = self.credentials(section, keys.credentials.as_ref().or(self.shared.credentials.as_ref()))?;
         let path = keys.path.as_deref().unwrap_or("{host}");
