@@ -168,9 +168,8 @@ mod tests {
             let sensors = names.iter().map(|name| SensorDef::gauge(*name, "1", "")).collect();
             Schema::new(SensorPath::new(prefix).unwrap(), group, sensors).unwrap()
         };
-        let mut owners = SensorOwners::default();
         let job = schema("/n1/job/7", "job/7/1s", &["cpu/usage"]);
-        owners.take(&job).unwrap();
+        let mut owners = SensorOwners::of([Arc::new(Group::of_events("jobs", "n1", job.clone()))].iter());
         // The node's own sensor of the same relative name is another sensor.
         owners.take(&schema("/n1", "stat", &["cpu/usage"])).unwrap();
         let claimed = owners.take(&schema("/n1", "forged", &["a", "job/7/cpu/usage"])).unwrap_err();
