@@ -49,7 +49,8 @@ struct PoolState {
     schedule: PollSchedule,
     /// `None` while a thread polls the device.
     devices: Vec<Option<PooledDevice>>,
-    problems: Vec<Option<DeviceProblem>>,
+    /// The problem of the last poll of each group of each device.
+    problems: Vec<Vec<Option<DeviceProblem>>>,
     has_ended: bool,
 }
 
@@ -62,7 +63,7 @@ impl WorkerPool {
         for device in &devices {
             schedule.add(&device.path, device.groups.iter().map(|group| group.ticks).collect(), now);
         }
-        let problems = vec![None; devices.len()];
+        let problems = devices.iter().map(|device| vec![None; device.groups.len()]).collect();
         let devices = devices.into_iter().map(Some).collect();
         let state = Mutex::new(PoolState { schedule, devices, problems, has_ended: false });
         let shared = PoolShared { state, ended: Condvar::new(), counts: Arc::default(), start: Instant::now() };
@@ -123,29 +124,42 @@ impl PoolShared {
     }
 
     fn end(&self, state: &mut PoolState, key: PollKey, device: PooledDevice, result: Result<(), DeviceProblem>) {
-        let (before, problem) = (state.problems[key.device], result.err());
+        let problem = result.err();
         match problem {
             None => PollCounts::add(&self.counts.answers),
-            Some(problem @ (DeviceProblem::Refused(_) | DeviceProblem::Garbage(_))) => {
-                device.groups[key.group].slot.fail(problem);
-            }
+            Some(problem) if is_of_group(problem) => device.groups[key.group].slot.fail(problem),
             Some(problem) => device.groups.iter().for_each(|group| group.slot.fail(problem)),
         }
         if problem == Some(DeviceProblem::Silent) {
             PollCounts::add(&self.counts.timeouts);
         }
-        match (before, problem) {
-            (None, Some(_)) => PollCounts::add(&self.counts.failing),
-            (Some(_), None) => drop(self.counts.failing.fetch_sub(1, std::sync::atomic::Ordering::Relaxed)),
-            _ => {}
-        }
-        if let Some(problem) = problem.filter(|_| problem != before) {
+        let problems = &mut state.problems[key.device];
+        let was_failing = problems.iter().any(Option::is_some);
+        // What one group has for long is not noted again after each answer to another one.
+        if let Some(problem) = problem.filter(|problem| !problems.contains(&Some(*problem))) {
             self.counts.note(&device.path, &device.host, problem);
         }
-        state.problems[key.device] = problem;
+        // A device that answers is reached again, for all its groups.
+        let has_answered = problem.is_none_or(is_of_group);
+        problems.iter_mut().filter(|held| has_answered && held.is_some_and(|held| !is_of_group(held))).for_each(
+            |held| {
+                *held = None;
+            },
+        );
+        problems[key.group] = problem;
+        match (was_failing, problems.iter().any(Option::is_some)) {
+            (false, true) => PollCounts::add(&self.counts.failing),
+            (true, false) => drop(self.counts.failing.fetch_sub(1, std::sync::atomic::Ordering::Relaxed)),
+            _ => {}
+        }
         state.devices[key.device] = Some(device);
         state.schedule.done(key, problem, self.now());
         // The end of this poll can make room for another one.
         self.ended.notify_one();
     }
+}
+
+/// Whether a problem is of the answer to one group, and not of the device.
+fn is_of_group(problem: DeviceProblem) -> bool {
+    matches!(problem, DeviceProblem::Refused(_) | DeviceProblem::Garbage(_))
 }

@@ -287,6 +287,10 @@ fn io_problem(error: &std::io::Error) -> DeviceProblem {
     if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         return tls_problem(error);
     }
+    // The standard library has no kind of its own for a name that the resolver does not know.
+    if error.raw_os_error().is_none() && error.to_string().starts_with("failed to lookup address") {
+        return DeviceProblem::Unresolved;
+    }
     match (error.kind(), error.raw_os_error()) {
         (std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock, _) => DeviceProblem::Silent,
         (_, Some(errno)) => DeviceProblem::Network(errno),

@@ -36,8 +36,8 @@ pub fn text(body: &[u8], format: PageFormat) -> Result<Cow<'_, str>, PageFault> 
     }
     match std::str::from_utf8(body) {
         Ok(text) => Ok(text.into()),
-        Err(_) if body.contains(&0) => Err(PageFault { what: "no text", detail: "it has NUL bytes".to_owned() }),
         Err(error) if format == PageFormat::Json => Err(PageFault { what: "no UTF-8", detail: error.to_string() }),
+        Err(_) if body.contains(&0) => Err(PageFault { what: "no text", detail: "it has NUL bytes".to_owned() }),
         Err(_) => Ok(body.iter().map(|byte| char::from(*byte)).collect::<String>().into()),
     }
 }

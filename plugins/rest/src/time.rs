@@ -81,8 +81,12 @@ fn whole(number: i64) -> Option<i64> {
 }
 
 fn fractional(number: f64) -> Option<i64> {
-    let time = number * factor(number) as f64;
-    (time.abs() < i64::MAX as f64).then_some(time as i64)
+    let factor = factor(number);
+    if number.is_nan() || (number * factor as f64).abs() >= i64::MAX as f64 {
+        return None;
+    }
+    // A product of the whole number would be exact to 256 ns only.
+    (number.trunc() as i64).checked_mul(factor)?.checked_add((number.fract() * factor as f64).round() as i64)
 }
 
 #[cfg(test)]

@@ -124,6 +124,7 @@ fn a_late_answer_reaches_nobody() {
         server.set(StubAnswer::text("new"));
         assert_eq!(get(&client, &url(&server, "/")).unwrap().1, "new");
     }
+    server.set(StubAnswer::Never);
     let problem = get_within(&client, &url(&server, "/"), Duration::ZERO).unwrap_err();
     assert_eq!(problem, DeviceProblem::Silent, "no time is left");
     let dead = format!("http://127.0.0.1:{}/", free_port());
@@ -142,7 +143,7 @@ fn a_connection_is_kept() {
 
 /// A page that leads to an address, which no test changes.
 fn redirect(status: u16, to: &str) -> StubAnswer {
-    StubAnswer::Raw(format!("HTTP/1.1 {status} X\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n").into_bytes())
+    StubAnswer::Open(format!("HTTP/1.1 {status} X\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n").into_bytes())
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! HTTPS: the authority, the device's certificate, and the client's.
 
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 
@@ -79,8 +80,15 @@ fn certificates_of_devices() {
         assert_eq!(get(&client, &url(server)).unwrap_err(), DeviceProblem::Refused(what));
         assert_eq!(server.requests(), 0, "no request was sent to it");
     }
-    let plain = StubServer::new(StubAnswer::text("ok"));
-    assert_eq!(get(&client, &url(&plain)).unwrap_err(), DeviceProblem::Garbage("not TLS"));
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("https://{}/", plain.local_addr().unwrap());
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = plain.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n");
+        stream
+    });
+    assert_eq!(get(&client, &at).unwrap_err(), DeviceProblem::Garbage("not TLS"));
+    drop(answer.join());
     let unchecked = AnswerBounds { checks_certificate: false, ..BOUNDS };
     let client = DeviceClient::new(b"", None, unchecked).unwrap();
     assert_eq!(get(&client, &url(&stranger)).unwrap().1, "secure");

@@ -1,6 +1,6 @@
 //! Settings with mistakes, and the examples of the documents.
 
-use super::configure_in;
+use super::{configure_in, write_credentials};
 
 const DEVICE: &str = "[[plugins.rest.device]]\nhosts = [\"h\"]\npath = \"d\"\n";
 const URL: &str = "[[plugins.rest.device.url]]\nname = \"u\"\nuri = \"/\"\n";
@@ -83,8 +83,10 @@ fn the_examples_of_the_documents_are_valid() {
         .collect();
     assert_eq!(blocks.len(), 4);
     blocks.push(include_str!("../../../../packaging/plugins/rest.toml").to_owned());
+    let folder = tempfile::tempdir().unwrap();
+    write_credentials(folder.path(), &[("plant", "user = \"a\"\npassword = \"b\"\n")]);
     for block in blocks {
-        if let Err(error) = configure_in("".as_ref(), &block) {
+        if let Err(error) = configure_in(folder.path(), &block) {
             panic!("{error} in\n{block}");
         }
     }

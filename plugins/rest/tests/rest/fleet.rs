@@ -30,7 +30,9 @@ impl Fleet {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (is_there, requests) = (is_there.clone(), requests.clone());
-                let own = move || drop(answer(&stream, &is_there, &requests));
+                let own = move || {
+                    let _ = answer(&stream, &is_there, &requests);
+                };
                 // A thread for each connection, with a small stack.
                 let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(own);
             }

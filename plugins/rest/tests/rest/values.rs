@@ -37,7 +37,7 @@ fn values_of_json_with_units_kinds_and_types() {
     );
     assert_eq!((sensor("d/starts").value_type, sensor("d/a").value_type), (ValueType::Int, ValueType::Float));
     // An integer that becomes a fraction is the same sensor.
-    server.set(StubAnswer::text(&PAGE.replace("3,", "3.5,")));
+    server.set(StubAnswer::text(&PAGE.replace("\"a\": 3", "\"a\": 3.5")));
     running.answer("d/u", |values| values["d/a"] == Some(3.5));
     assert!(server.last().to_lowercase().contains("accept: application/json"), "{}", server.last());
 }
@@ -48,11 +48,11 @@ fn each_wrong_value_is_a_gap_of_its_own_and_named_once() {
     let mut running = Running::new(&config(&server, "", KEYS));
     for (page, sensor, note) in [
         (PAGE.replace("\"a\": 3", "\"b\": 3"), "d/a", Some("d/a is missing")),
-        (PAGE.replace("3,", "null,"), "d/a", Some("d/a is null")),
-        (PAGE.replace("3,", "NaN,"), "d/a", Some("d/a is null")),
-        (PAGE.replace("3,", "\"NaN\","), "d/a", Some("d/a is not finite")),
-        (PAGE.replace("3,", "[1],"), "d/a", Some("d/a is a list or an object")),
-        (PAGE.replace("3,", "\"warm\","), "d/a", Some("d/a is a text that is no number")),
+        (PAGE.replace("\"a\": 3", "\"a\": null"), "d/a", Some("d/a is null")),
+        (PAGE.replace("\"a\": 3", "\"a\": NaN"), "d/a", Some("d/a is null")),
+        (PAGE.replace("\"a\": 3", "\"a\": \"NaN\""), "d/a", Some("d/a is not finite")),
+        (PAGE.replace("\"a\": 3", "\"a\": [1]"), "d/a", Some("d/a is a list or an object")),
+        (PAGE.replace("\"a\": 3", "\"a\": \"warm\""), "d/a", Some("d/a is a text that is no number")),
         (PAGE.replace("\"on\"", "\"half\""), "d/mode", Some("d/mode has a state that is not in `states`")),
         (PAGE.replace("212", "401"), "d/fahrenheit", Some("d/fahrenheit is out of range")),
         (PAGE.replace("212", "-999"), "d/fahrenheit", None),
