@@ -8,6 +8,7 @@ const SOURCE: &str = "src/programs.bpf.c";
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={SOURCE}");
+    println!("cargo::rerun-if-changed=src/bucket.h");
     println!("cargo::rerun-if-env-changed=CLANG");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("programs.o");
     if let Err(reason) = compile(&out) {

@@ -8,16 +8,15 @@
 // The structures below have only the fields that are read. The loader corrects their offsets by the kernel's BTF. GPL in the licence, because
 // bpf_probe_read_kernel and bpf_ktime_get_ns require it.
 
+#include "bucket.h"
+
 typedef unsigned char u8;
 typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
 typedef long long s64;
 typedef _Bool bool;
 
 #define SEC(name) __attribute__((section(name), used))
 #define CORE __attribute__((preserve_access_index))
-#define INLINE static inline __attribute__((always_inline))
 #define exists(field) __builtin_preserve_field_info(field, 2)
 #define offset_of(field) __builtin_preserve_field_info(field, 0)
 #define map_uint(name, value) int(*name)[value]
@@ -142,8 +141,6 @@ enum rqf_flags {
 
 // Flag of kernel threads in task_struct (include/linux/sched.h).
 #define PF_KTHREAD 0x00200000
-// Bounds of 1 us to 2^24 us, and one bucket for what is longer.
-#define BUCKETS 26
 // A job's directory is at most so deep. How deep its own directories are does not matter.
 #define LEVELS 16
 
@@ -259,38 +256,6 @@ INLINE struct losses *lost(void)
 {
     u32 zero = 0;
     return map_lookup(&losses, &zero);
-}
-
-// The index of the first bound that is not below the time.
-INLINE u32 bucket_of(u64 ns)
-{
-    u64 us = (ns + 999) / 1000;
-    u32 index = 1;
-    if (us <= 1)
-        return 0;
-    us -= 1;
-    if (us >> 32)
-        return BUCKETS - 1;
-    u32 rest = us;
-    if (rest >> 16) {
-        rest >>= 16;
-        index += 16;
-    }
-    if (rest >> 8) {
-        rest >>= 8;
-        index += 8;
-    }
-    if (rest >> 4) {
-        rest >>= 4;
-        index += 4;
-    }
-    if (rest >> 2) {
-        rest >>= 2;
-        index += 2;
-    }
-    if (rest >> 1)
-        index += 1;
-    return index < BUCKETS ? index : BUCKETS - 1;
 }
 
 // A program does not interrupt itself (the kernel refuses that and counts it), and no other program has its histograms: no atomic operation.

@@ -26,9 +26,13 @@ pub fn skips(test: &str) -> bool {
         "the kernel has no /sys/kernel/btf/vmlinux".to_owned()
     } else {
         let machine = Machine::new();
-        let Ok(mut source) = machine.configure("programs = [\"tcp\"]\n") else {
-            return said(test, "built without clang");
-        };
+        let refused = machine.configure("programs = [\"tcp\"]\n").err().map(|error| error.to_string());
+        if let Some(refused) = refused {
+            let clang = std::process::Command::new("clang").arg("--version").output();
+            assert!(!clang.is_ok_and(|output| output.status.success()), "there is a clang, but: {refused}");
+            return said(test, &refused);
+        }
+        let mut source = machine.source("programs = [\"tcp\"]\n");
         let mut reports = Vec::new();
         if !source.discover(&mut |text| reports.push(text)).is_empty() {
             return false;
