@@ -24,10 +24,11 @@ PEERS = {
     "pdus": "SNMP, power of the racks",
     "loops": "Modbus TCP, water of the cooling loops",
     "plant_controller": "BACnet/IP, pumps and cooling tower",
+    "building": "REST, building and weather",
 }
 PORTS = ("snmp", "modbus", "bacnet", "rest")
 # The values that virtual sensors need, one of each protocol.
-FIRST_SENSORS = ("/plant/racks/*/power", "/plant/cooling/*/flow", "/plant/cooling/*/power")
+FIRST_SENSORS = ("/plant/racks/*/power", "/plant/cooling/*/flow", "/plant/cooling/*/power", "/plant/building/meter/*/power")
 # What a peer writes when it listens; the second is of snmpsim, for its last unit.
 READY = (b"ready\n", b"Listening at UDP/IPv4 endpoint 127.0.9.4")
 READY_S = 120
@@ -131,7 +132,7 @@ class Facility:
         for program in (self.wholegrain, self.agent_program):
             if not program.is_file():
                 raise Failure(f"{program} does not exist: `make build` makes it")
-        for name in ("snmp", "modbus", "bacnet"):
+        for name in ("snmp", "modbus", "bacnet", "rest"):
             if not (self.options.plugins / f"{name}.so").is_file():
                 raise Failure(f"{self.options.plugins}/{name}.so does not exist: `make plugins` makes it")
         is_own = (self.directory / "peers/settings.json").exists()

@@ -22,7 +22,7 @@ const INTERVAL_S: i64 = 3;
 const AWAY_S: &str = "20";
 /// Values that are compared.
 const VALUES: usize = 8;
-const PLUGINS: [&str; 3] = ["bacnet", "modbus", "snmp"];
+const PLUGINS: [&str; 4] = ["bacnet", "modbus", "rest", "snmp"];
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// A reading: ns since the epoch, and the value or a gap.
@@ -160,6 +160,7 @@ fn measured_efficiency_is_that_of_the_plant_and_a_lost_device_is_a_gap() {
     facility.check("/plant/power", from, 1000.0, |truth| truth["power_w"].as_f64().unwrap());
     facility.check("/plant/heat", from, 1000.0, |truth| truth["heat_w"].as_f64().unwrap());
     facility.check("/plant/efficiency", from, 0.01, |truth| truth["efficiency"].as_f64().unwrap());
+    facility.check("/plant/pue", from, 1.0, |truth| truth["pue"].as_f64().unwrap());
     // The two meters have different registers and units.
     for (at, name) in ["loop1", "loop2"].into_iter().enumerate() {
         let heat = |truth: &Value| truth["loops"][at]["heat_w"].as_f64().unwrap();
@@ -179,6 +180,8 @@ fn units(facility: &Facility) {
         ("/plant/cooling/loop2/flow", "L/s"),
         ("/plant/cooling/loop1/outlet", "Cel"),
         ("/plant/cooling/pump1/power", "kW"),
+        ("/plant/building/meter/ups-loss/power", "kW"),
+        ("/plant/building/weather/temperature", "Cel"),
         ("/plant/power", "kW"),
         ("/plant/cooling/loop2/heat", "kW"),
         ("/plant/efficiency", "%"),
@@ -258,7 +261,7 @@ fn secrets(facility: &Facility) {
         let text = fs::read_to_string(file.expect("an entry").path()).expect("a log");
         assert!(secrets.iter().all(|secret| !text.contains(secret)), "{text}");
     }
-    for program in ["pdus", "agent"] {
+    for program in ["pdus", "building", "agent"] {
         let line = fs::read(format!("/proc/{}/cmdline", facility.number(program))).expect("a command line");
         assert!(secrets.iter().all(|secret| !String::from_utf8_lossy(&line).contains(secret)), "{program}");
     }
@@ -266,7 +269,7 @@ fn secrets(facility: &Facility) {
 
 /// Ctrl-C ends all processes.
 fn end(facility: &mut Facility) {
-    let programs = ["pdus", "loops", "plant_controller", "server", "agent"];
+    let programs = ["pdus", "loops", "plant_controller", "building", "server", "agent"];
     let numbers = programs.map(|program| facility.number(program));
     facility.runs.signal(libc::SIGINT);
     let status = facility.runs.wait();

@@ -39,6 +39,8 @@ ROUTES = {"/api/v1/electrical": electrical, "/api/v1/weather": weather}
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = TIMEOUT_S
+    # Head and body leave in one segment: a client would wait for its own delayed acknowledgement otherwise.
+    wbufsize = 1 << 16
     model: plant.Plant
     token: str
 
