@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-plugin", &["model", "sources"]),
     ("wholegrain-devices", &["model", "sources"]),
     ("wholegrain-plugin-ebpf", &["model", "plugin", "sources"]),
+    ("wholegrain-plugin-ipmi", &["devices", "model", "plugin", "sources"]),
     ("wholegrain-plugin-nvml", &["model", "plugin", "sources"]),
     ("wholegrain-plugin-redfish", &["device-http", "devices", "model", "plugin", "sources"]),
     ("wholegrain-plugin-snmp", &["devices", "model", "plugin", "sources"]),

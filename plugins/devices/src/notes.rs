@@ -24,6 +24,48 @@ pub struct PollCounts {
     notes: Mutex<PollNotes>,
 }
 
+/// The problem of the last poll of each group of a device. One group can be refused while the others have answers.
+#[derive(Debug)]
+pub(crate) struct GroupProblems(Vec<Option<DeviceProblem>>);
+
+impl GroupProblems {
+    pub(crate) fn new(groups: usize) -> Self {
+        Self(vec![None; groups])
+    }
+
+    /// Notes the end of a poll: a problem that the group did not have before is named, and the device counted while one of its groups has one.
+    pub(crate) fn end(
+        &mut self,
+        group: usize,
+        problem: Option<DeviceProblem>,
+        counts: &PollCounts,
+        path: &str,
+        host: &str,
+    ) {
+        let is_of_group =
+            |problem: DeviceProblem| matches!(problem, DeviceProblem::Refused(_) | DeviceProblem::Garbage(_));
+        let was_failing = self.0.iter().any(Option::is_some);
+        let is_new = problem.is_some() && !self.0.contains(&problem);
+        for (at, last) in self.0.iter_mut().enumerate() {
+            // What concerns the whole device begins and ends for all its groups.
+            let is_device = problem.is_some_and(|problem| !is_of_group(problem));
+            if at == group || is_device {
+                *last = problem;
+            } else {
+                *last = last.filter(|last| is_of_group(*last));
+            }
+        }
+        match (was_failing, self.0.iter().any(Option::is_some)) {
+            (false, true) => PollCounts::add(&counts.failing),
+            (true, false) => drop(counts.failing.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        if let Some(problem) = problem.filter(|_| is_new) {
+            counts.note(path, host, problem);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct PollNotes {
     texts: Vec<String>,

@@ -13,7 +13,7 @@ use mio::net::{TcpStream, UdpSocket};
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use crate::answers::{DeviceProblem, system_time};
-use crate::notes::PollCounts;
+use crate::notes::{GroupProblems, PollCounts};
 use crate::protocol::{DeviceTransport, PollTurn, PolledDevice};
 use crate::resolver::Resolver;
 use crate::schedule::{PollInstant, PollKey, PollSchedule};
@@ -78,7 +78,9 @@ struct ActivePoll {
     key: PollKey,
     began_ns: u64,
     deadline_ns: u64,
+    /// How often the present request may still be sent again, and each new one.
     retries: u32,
+    retries_of_request: u32,
     strays: u32,
     /// The last request, to send it again; for a connection, what is still to be written.
     out: Vec<u8>,
@@ -94,8 +96,8 @@ struct DeviceRun {
     /// Bytes of a connection that the protocol has not consumed.
     input: Vec<u8>,
     poll: Option<ActivePoll>,
-    /// The problem of the last poll.
-    problem: Option<DeviceProblem>,
+    /// The problem of the last poll of each group.
+    problems: GroupProblems,
 }
 
 /// What a protocol is called for.
@@ -129,8 +131,9 @@ impl PollLoop {
         let now = PollInstant { mono_ns: 0, wall_ns: system_time() };
         let run = |device: PolledDevice| {
             schedule.add(&device.path, device.groups.iter().map(|group| group.ticks).collect(), now);
-            let (address, socket, poll, problem) = (None, None, None, None);
-            DeviceRun { device, address, is_resolving: false, socket, input: Vec::new(), poll, problem }
+            let problems = GroupProblems::new(device.groups.len());
+            let (address, socket, poll) = (None, None, None);
+            DeviceRun { device, address, is_resolving: false, socket, input: Vec::new(), poll, problems }
         };
         Self {
             devices: devices.into_iter().map(run).collect(),
@@ -175,6 +178,11 @@ impl PollLoop {
                 }
             }
         }
+        for run in &mut self.devices {
+            let mut last = Vec::new();
+            run.device.protocol.stopped(&mut last);
+            send_reply(run.socket.as_ref(), &last);
+        }
     }
 
     /// Begins a poll that the schedule gave.
@@ -185,7 +193,8 @@ impl PollLoop {
         let retries = if self.schedule.is_failing(key.device) { 0 } else { run.device.retries };
         let deadline_ns = now.mono_ns + run.device.timeout_ns;
         let (began_ns, strays) = (now.mono_ns, 0);
-        run.poll = Some(ActivePoll { key, began_ns, deadline_ns, retries, strays, out: Vec::new(), has_begun: false });
+        let (retries_of_request, out, has_begun) = (retries, Vec::new(), false);
+        run.poll = Some(ActivePoll { key, began_ns, deadline_ns, retries, retries_of_request, strays, out, has_begun });
         self.timers.push(Reverse((deadline_ns, key.device)));
         if run.address.is_none() && !run.is_resolving {
             let port = run.device.host.port.unwrap_or(run.device.port);
@@ -230,6 +239,7 @@ impl PollLoop {
         let slot = run.device.groups[poll.key.group].slot.clone();
         let mut turn = PollTurn::new(&mut poll.out, &slot, now.wall_ns);
         let mut consumed = 0;
+        let is_answer = matches!(event, PollEvent::Bytes(_));
         match event {
             PollEvent::Begin if poll.has_begun => return 0,
             PollEvent::Begin => {
@@ -253,6 +263,9 @@ impl PollLoop {
                 return consumed;
             }
             poll.strays = 0;
+            if is_answer {
+                poll.retries = poll.retries_of_request;
+            }
             poll.deadline_ns = now.mono_ns + run.device.timeout_ns;
             self.timers.push(Reverse((poll.deadline_ns, device)));
             if let Err(error) = write(run) {
@@ -426,15 +439,7 @@ impl PollLoop {
             run.address = None;
             run.device.protocol.disconnected();
         }
-        match (run.problem, problem) {
-            (None, Some(_)) => PollCounts::add(&self.counts.failing),
-            (Some(_), None) => drop(self.counts.failing.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
-        }
-        if let Some(problem) = problem.filter(|_| problem != run.problem) {
-            self.counts.note(&run.device.path, &run.device.host.text, problem);
-        }
-        run.problem = problem;
+        run.problems.end(poll.key.group, problem, &self.counts, &run.device.path, &run.device.host.text);
         self.schedule.done(poll.key, problem, now);
     }
 }

@@ -57,6 +57,9 @@ pub trait DeviceProtocol: Send {
 
     /// The connection was closed, or a poll ended without an answer: the next poll begins from the start.
     fn disconnected(&mut self) {}
+
+    /// The poller ends. What this writes to `out` is sent once through the socket of a device with datagrams, if it is open: the end of a session.
+    fn stopped(&mut self, _out: &mut Vec<u8>) {}
 }
 
 /// What a protocol can do while it handles an event of a poll.

@@ -1,0 +1,179 @@
+//! The source: its groups, the thread that polls controllers on the network, and the one that polls this machine's own.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wholegrain_devices::{
+    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollStatus, PolledDevice,
+    PolledGroup, Poller, PooledDevice, WorkerPool, config,
+};
+use wholegrain_model::Interval;
+use wholegrain_model::config::{ConfigError, Section};
+use wholegrain_sources::{ConfigureContext, GroupPlan, Source, SourceType};
+
+use crate::bmc::{BmcGroup, BmcPolls};
+use crate::config::{GroupsConfig, IpmiKeys, IpmiOwnKeys, device_groups, identity, is_kept, local_groups};
+use crate::inband::InbandBmc;
+use crate::lan::{LanBmc, SessionUse};
+use crate::session::LanIdentity;
+
+/// The source of this plug-in.
+pub const SOURCE: SourceType = SourceType {
+    name: "ipmi",
+    summary: "management controllers that speak IPMI: sensors, power, event log",
+    configure,
+    jobs: None,
+};
+
+/// The port of RMCP.
+const PORT: u16 = 623;
+/// How long a poll of this machine's controller may take: 50 s.
+const LOCAL_POLL: Duration = Duration::from_secs(50);
+
+fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
+    let config: DevicesConfig<IpmiOwnKeys, IpmiKeys> = config::read(section, context)?;
+    let mut source = IpmiSource {
+        lan: PolledControllers::new(config.first_answers),
+        local: PolledControllers::new(config.first_answers),
+        in_flight: config.in_flight,
+        poller: None,
+        pool: None,
+        waiting: Waiting::default(),
+    };
+    // Devices of one list share one identity.
+    let mut identities: HashMap<(*const IpmiKeys, Option<String>), Arc<LanIdentity>> = HashMap::new();
+    for device in config.devices {
+        let groups = device_groups(&device)?;
+        let name = device.credentials.as_ref().map(|credentials| credentials.name().to_owned());
+        let key = (Arc::as_ptr(&device.protocol), name);
+        let identity = match identities.get(&key) {
+            Some(identity) => identity.clone(),
+            None => {
+                let new = Arc::new(identity(&device)?);
+                identities.insert(key, new.clone());
+                new
+            }
+        };
+        let sessions = SessionUse { is_kept: is_kept(&device, &groups)?, retries: device.timing.retries };
+        source.lan.add(&device.path, &groups);
+        source.waiting.lan.push(LanController { device, groups, identity, sessions });
+    }
+    if let Some(local) = config.own.local {
+        let groups = local_groups(&section.child("local"), &local)?;
+        source.local.add(&local.path, &groups);
+        source.waiting.local = Some((local.device, local.path, groups));
+    }
+    Ok(Box::new(source))
+}
+
+struct LanController {
+    device: DeviceConfig<IpmiKeys>,
+    groups: GroupsConfig,
+    identity: Arc<LanIdentity>,
+    sessions: SessionUse,
+}
+
+/// Controllers until their threads start, which have them from then on.
+#[derive(Default)]
+struct Waiting {
+    lan: Vec<LanController>,
+    local: Option<(PathBuf, String, GroupsConfig)>,
+}
+
+/// The slots and the status of controllers that one thread polls.
+struct PolledControllers {
+    groups: DeviceGroups,
+    status: Option<PollStatus>,
+}
+
+impl PolledControllers {
+    fn new(first_answers: Interval) -> Self {
+        Self { groups: DeviceGroups::new(Vec::new(), first_answers), status: None }
+    }
+
+    fn add(&mut self, path: &str, groups: &GroupsConfig) {
+        let name = |group: BmcGroup| BmcGroup::NAMES.iter().find(|(_, of)| *of == group).map_or("", |(name, _)| name);
+        self.groups.extend(groups.groups.iter().map(|(group, timing)| DeviceGroup {
+            name: format!("{path}/{}", name(*group)),
+            timing: *timing,
+            slot: Arc::new(AnswerSlot::default()),
+        }));
+    }
+
+    fn plans(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
+        let mut plans = self.groups.discover(report);
+        plans.extend(self.status.as_ref().map(|status| status.group(&self.groups)));
+        plans
+    }
+}
+
+struct IpmiSource {
+    lan: PolledControllers,
+    local: PolledControllers,
+    in_flight: usize,
+    poller: Option<Poller>,
+    pool: Option<WorkerPool>,
+    waiting: Waiting,
+}
+
+fn polled(group: &DeviceGroup) -> PolledGroup {
+    PolledGroup { ticks: group.ticks(), slot: group.slot.clone() }
+}
+
+impl IpmiSource {
+    /// Starts the threads at the first discovery: a source that is only configured opens no socket.
+    fn start(&mut self) -> std::io::Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut slots = self.lan.groups.groups().iter();
+        let mut devices = Vec::new();
+        for LanController { device, groups, identity, sessions } in waiting.lan {
+            let bmc = BmcPolls::new(&device.path, &groups.kinds(), groups.filter.clone());
+            let transport = if sessions.is_kept { DeviceTransport::UdpKept } else { DeviceTransport::Udp };
+            devices.push(PolledDevice {
+                path: device.path,
+                host: device.host,
+                port: device.port.unwrap_or(PORT),
+                transport,
+                timeout_ns: device.timing.timeout.ns(),
+                retries: device.timing.retries,
+                groups: slots.by_ref().take(groups.groups.len()).map(polled).collect(),
+                protocol: Box::new(LanBmc::new(identity, sessions, bmc)),
+            });
+        }
+        if !devices.is_empty() || waiting.local.is_none() {
+            let poller = Poller::start("ipmi", devices, self.in_flight)?;
+            self.lan.status = Some(PollStatus::new("ipmi", poller.counts().clone()));
+            self.poller = Some(poller);
+        }
+        if let Some((file, path, groups)) = waiting.local {
+            let bmc = BmcPolls::new(&path, &groups.kinds(), groups.filter.clone());
+            let host = file.display().to_string();
+            let protocol = Box::new(InbandBmc::new(&file, bmc));
+            let groups = self.local.groups.groups().iter().map(polled).collect();
+            let device = PooledDevice { path, host, timeout: LOCAL_POLL, groups, protocol };
+            let pool = WorkerPool::start("ipmi-local", vec![device], 1)?;
+            self.local.status = Some(PollStatus::new("ipmi/local", pool.counts().clone()));
+            self.pool = Some(pool);
+        }
+        Ok(())
+    }
+}
+
+impl Source for IpmiSource {
+    fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
+        if self.poller.is_none()
+            && self.pool.is_none()
+            && let Err(error) = self.start()
+        {
+            report(format!("ipmi: cannot start to poll: {error}"));
+            return Vec::new();
+        }
+        let mut plans = self.lan.plans(report);
+        plans.extend(self.local.plans(report));
+        let counts = self.poller.iter().map(Poller::counts).chain(self.pool.iter().map(WorkerPool::counts));
+        counts.for_each(|counts| counts.report(report));
+        plans
+    }
+}
