@@ -102,10 +102,11 @@ fn every_default_metric_of_a_job_arrives() {
     let after = job.cpu_s().expect("the kernel's count");
     assert!((before..=after).contains(&stored), "{stored} s of CPU time is not between {before} and {after}");
     drop(job);
-    wait_until("the end of the job at the server", || site.record("4711").is_some_and(|job| job["to"].is_string()));
-    let record = site.record("4711").expect("it was there");
-    let total = record["totals"]["cpu/usage"].as_f64().expect("a total of CPU time");
-    assert!(total >= stored, "the total {total} is less than a reading before it, {stored}");
+    // The totals of the end come first; what was sampled after them completes the record.
+    let total = || site.record("4711").filter(|job| job["to"].is_string())?["totals"]["cpu/usage"].as_f64();
+    wait_until("the ended job's total is at least a reading before it", || {
+        total().is_some_and(|total| total >= stored)
+    });
     assert!(agent.stop().success() && server.stop().success());
 }
 
@@ -314,12 +315,19 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     let _idle = stays.idle();
     // The agent cannot find a job that starts and ends before it watches the directories.
     wait_for_job(&site, "1");
+    // What the agent holds for this job is complete with all controllers, which it can find one after the other.
+    wait_until("all controllers of the first job", || {
+        let read: BTreeSet<String> =
+            site.metrics("1").into_iter().filter(|(_, every)| every.is_some()).map(|(name, _)| name).collect();
+        ["cpu/usage", "memory/usage", "pids/current", "tasks/threads"].iter().all(|name| read.contains(*name))
+    });
     drop(cgroups.job("2", 0));
     wait_until("the first job's end is at the server", || {
         site.records().iter().any(|record| record["job"] == "2" && record["to"].is_string())
     });
     wait_until("the first job is gone", || site.jobs().len() == 1);
     let (before, groups, rss_kb) = (Descriptors::of(agent.id()), site.groups(), agent.status_kb("VmRSS"));
+    assert!(groups > 0, "the agent does not answer");
     // The thread that answered exists for a moment longer.
     let threads = || agent.threads().into_iter().filter(|name| name != "api").collect::<Vec<_>>();
     let threads_before = threads();
@@ -337,9 +345,14 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     running.clear();
     println!("{JOBS} jobs in {:.1} s; descriptors {before:?}, at the end {most:?}", start.elapsed().as_secs_f64());
     wait_until("only one job runs", || site.jobs().len() == 1);
+    let begin = Instant::now();
     wait_until("everything of the others was given back", || {
-        let now = Descriptors::of(agent.id());
-        now.jobs <= before.jobs && now.perf <= before.perf && now.watches <= before.watches && site.groups() == groups
+        let (now, groups_now) = (Descriptors::of(agent.id()), site.groups());
+        let is_back = now.jobs <= before.jobs && now.perf <= before.perf && now.watches <= before.watches;
+        let is_late = begin.elapsed() >= Duration::from_secs(50);
+        assert!(!is_late || is_back, "{now:?} after {before:?}");
+        assert!(!is_late || groups_now == groups, "{groups_now} groups after {groups}");
+        is_back && groups_now == groups
     });
     println!("memory {rss_kb} kB before, {} kB after", agent.status_kb("VmRSS"));
     assert_eq!(threads(), threads_before, "a thread is left over");

@@ -75,12 +75,16 @@ fn errors_of_a_plug_in_in_python_name_file_and_line() {
     run(parent.path(), Command::new(program("wholegrain")).args(["plugin", "new", "pump", "--lang", "python"]));
     let dir = parent.path().join("pump");
     let config = fs::read_to_string(dir.join("agent.toml")).unwrap();
-    let check = |config: String| {
+    let check = |config: String, code: i32| {
         fs::write(dir.join("agent.toml"), config).unwrap();
-        run(&dir, Command::new(program("wholegrain-agent")).args(["--config", "agent.toml", "--check"]))
+        let mut agent = Command::new(program("wholegrain-agent"));
+        let output = agent.args(["--config", "agent.toml", "--check"]).current_dir(&dir).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        said
     };
-    let said = check(config.replace("# file =", "fil ="));
+    let said = check(config.replace("# file =", "fil ="), 1);
     assert!(said.contains("agent.toml:8:1: fil: is not a key of this plug-in"), "{said}");
-    let said = check(config.replace("# file = \"recorded/loadavg\"", "file = \"none\""));
+    let said = check(config.replace("# file = \"recorded/loadavg\"", "file = \"none\""), 0);
     assert!(said.contains("No such file or directory"), "{said}");
 }
