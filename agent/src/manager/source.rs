@@ -23,7 +23,7 @@ use crate::sync::lock;
 
 /// The most notes of one source.
 const NOTES_MAX: usize = 100;
-/// The longest note.
+/// The most characters of a note: longer ones are cut.
 const NOTE_CHARACTERS_MAX: usize = 2000;
 /// The note of a discovery without file descriptors.
 const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover groups: the present groups stay, and discovery is tried \
