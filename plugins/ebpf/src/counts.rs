@@ -42,7 +42,7 @@ impl Histogram {
 
 /// One value of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantity {
+pub enum SlotQuantity {
     /// The number of values up to the bound with this index.
     Bucket(Histogram, usize),
     Count(Histogram),
@@ -50,7 +50,7 @@ pub enum Quantity {
     Retransmits,
 }
 
-impl Quantity {
+impl SlotQuantity {
     /// The quantities of a histogram, in the order of their sensors.
     pub fn of(histogram: Histogram) -> impl Iterator<Item = Self> {
         let buckets = (0..BUCKETS).map(move |index| Self::Bucket(histogram, index));
@@ -109,12 +109,12 @@ impl SlotTotals {
         &self.0[histogram as usize * HISTOGRAM_WORDS..][..HISTOGRAM_WORDS]
     }
 
-    pub fn value(&self, quantity: Quantity) -> u64 {
+    pub fn value(&self, quantity: SlotQuantity) -> u64 {
         match quantity {
-            Quantity::Bucket(of, index) => self.histogram(of)[..=index].iter().sum(),
-            Quantity::Count(of) => self.histogram(of)[..BUCKETS].iter().sum(),
-            Quantity::Sum(of) => self.histogram(of)[BUCKETS],
-            Quantity::Retransmits => self.0[TOTALS_WORDS - 1],
+            SlotQuantity::Bucket(of, index) => self.histogram(of)[..=index].iter().sum(),
+            SlotQuantity::Count(of) => self.histogram(of)[..BUCKETS].iter().sum(),
+            SlotQuantity::Sum(of) => self.histogram(of)[BUCKETS],
+            SlotQuantity::Retransmits => self.0[TOTALS_WORDS - 1],
         }
     }
 }
@@ -152,13 +152,13 @@ mod tests {
         cpus[3 * TOTALS_WORDS - 1] = 9;
         let totals = SlotTotals(sum_over_cpus(&cpus));
         let buckets: Vec<u64> =
-            [0, 1, 24, 25].map(|index| totals.value(Quantity::Bucket(Histogram::OffCpu, index))).to_vec();
+            [0, 1, 24, 25].map(|index| totals.value(SlotQuantity::Bucket(Histogram::OffCpu, index))).to_vec();
         assert_eq!(buckets, [2, 6, 6, 7]);
-        assert_eq!(totals.value(Quantity::Count(Histogram::OffCpu)), 7);
-        assert_eq!(totals.value(Quantity::Sum(Histogram::OffCpu)), (1 << 63) - 2);
-        assert_eq!(totals.value(Quantity::Count(Histogram::Block)), 7);
-        assert_eq!(totals.value(Quantity::Count(Histogram::RunQueue)), 0);
-        assert_eq!(totals.value(Quantity::Retransmits), 9);
+        assert_eq!(totals.value(SlotQuantity::Count(Histogram::OffCpu)), 7);
+        assert_eq!(totals.value(SlotQuantity::Sum(Histogram::OffCpu)), (1 << 63) - 2);
+        assert_eq!(totals.value(SlotQuantity::Count(Histogram::Block)), 7);
+        assert_eq!(totals.value(SlotQuantity::Count(Histogram::RunQueue)), 0);
+        assert_eq!(totals.value(SlotQuantity::Retransmits), 9);
         assert_eq!(totals.since(&totals), SlotTotals::ZERO);
     }
 }

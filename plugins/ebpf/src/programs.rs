@@ -1,6 +1,6 @@
 //! The programs for the kernel: what each set of them needs and measures.
 
-use crate::counts::{Histogram, Quantity};
+use crate::counts::{Histogram, SlotQuantity};
 
 /// The compiled programs. Empty if there was no clang.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
@@ -70,12 +70,13 @@ impl ProgramSet {
         }
     }
 
-    /// What it measures.
-    pub fn quantities(self) -> Vec<Quantity> {
+    pub fn quantities(self) -> Vec<SlotQuantity> {
         match self {
-            Self::Scheduler => [Histogram::RunQueue, Histogram::OffCpu].into_iter().flat_map(Quantity::of).collect(),
-            Self::Block => Quantity::of(Histogram::Block).collect(),
-            Self::Tcp => vec![Quantity::Retransmits],
+            Self::Scheduler => {
+                [Histogram::RunQueue, Histogram::OffCpu].into_iter().flat_map(SlotQuantity::of).collect()
+            }
+            Self::Block => SlotQuantity::of(Histogram::Block).collect(),
+            Self::Tcp => vec![SlotQuantity::Retransmits],
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wholegrain_sources::{ReadProblem, Reader, Reading, Row};
 
-use crate::counts::{Quantity, SlotTotals};
+use crate::counts::{SlotQuantity, SlotTotals};
 use crate::kernel::KernelPrograms;
 use crate::records::RecordReader;
 use crate::slots::{JobMaps, JobSlot, JobSlots};
@@ -44,7 +44,7 @@ fn problem(error: &io::Error) -> ReadProblem {
 /// What is lost, by sensor; the first four in the order of `struct losses`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeQuantity {
-    Counted(Quantity),
+    Counted(SlotQuantity),
     Lost(usize),
     Nested,
     Jobs,
@@ -92,7 +92,7 @@ pub struct JobReader {
     pub state: SharedState,
     pub level: String,
     pub job: JobSlot,
-    pub quantities: Vec<Quantity>,
+    pub quantities: Vec<SlotQuantity>,
 }
 
 impl Reader for JobReader {

@@ -45,7 +45,7 @@ const CONTROLLERS: [(&str, Hierarchy); 6] = [
 ];
 
 #[derive(Deserialize)]
-struct RecordFile {
+struct RunningJobsFile {
     version: u32,
     records: Vec<JobEntry>,
 }
@@ -74,9 +74,9 @@ pub struct RunningJobs {
 }
 
 /// The identity of a version of the file: its inode, its change in s and ns, its length.
-type FileStamp = (u64, i64, i64, u64);
+type RecordStamp = (u64, i64, i64, u64);
 
-fn stamp(metadata: &std::fs::Metadata) -> FileStamp {
+fn stamp(metadata: &std::fs::Metadata) -> RecordStamp {
     (metadata.ino(), metadata.ctime(), metadata.ctime_nsec(), metadata.len())
 }
 
@@ -93,7 +93,7 @@ pub struct RecordReader {
     cgroup: PathBuf,
     /// Whether `cgroup` itself is the unified hierarchy.
     is_unified: bool,
-    stamp: Option<FileStamp>,
+    stamp: Option<RecordStamp>,
     running: RunningJobs,
 }
 
@@ -158,7 +158,7 @@ fn hierarchies(directory: &Path, cgroup: &Path, is_unified: bool) -> Vec<Hierarc
 }
 
 fn parse(bytes: &[u8], cgroup: &Path, is_unified: bool) -> Result<RunningJobs, String> {
-    let file: RecordFile =
+    let file: RunningJobsFile =
         serde_json::from_slice(bytes).map_err(|error| format!("not the agent's records: {error}"))?;
     if file.version != VERSION {
         return Err(format!("its version is {}, and {VERSION} is known here", file.version));

@@ -40,7 +40,7 @@ pub struct EbpfConfig {
     /// The agent's records of jobs; `None` without sensors of jobs.
     pub job_records: Option<PathBuf>,
     pub jobs_max: u32,
-    /// The kernel's BTF.
+    /// The description of the kernel's types.
     pub btf: PathBuf,
     pub proc: PathBuf,
     pub cgroup: PathBuf,

@@ -177,7 +177,7 @@ impl JobSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counts::Quantity;
+    use crate::counts::SlotQuantity;
 
     /// The kernel's maps, in which every slot counts one retransmit at each read.
     #[derive(Default)]
@@ -244,7 +244,7 @@ mod tests {
         assert!(slots.update(&running(&[("0", &[5]), ("2", &[20])]), &mut maps).unwrap());
         assert_eq!((slots.left_out(), maps.epochs[&1]), (0, 3));
         let job = slots.jobs().find(|(level, _)| *level == "0").unwrap().1;
-        assert_eq!((job.slot, job.before.value(Quantity::Retransmits)), (1, 2));
+        assert_eq!((job.slot, job.before.value(SlotQuantity::Retransmits)), (1, 2));
         assert!(slots.has("0", 3) && !slots.has("1", 1) && slots.has("2", 2));
         // The same level with another directory is the same job; without any it has ended.
         assert!(!slots.update(&running(&[("0", &[6]), ("2", &[20])]), &mut maps).unwrap());

@@ -5,7 +5,7 @@ use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::options::{self, NO_OPTIONS};
 use wholegrain_sources::{ConfigureContext, GroupPlan, Reader, Source, SourceType};
 
-use crate::counts::{LOSSES_WORDS, Quantity};
+use crate::counts::{LOSSES_WORDS, SlotQuantity};
 use crate::kernel::KernelPrograms;
 use crate::programs::{OBJECT, ProgramSet};
 use crate::read::{EbpfState, JobReader, NodeQuantity, NodeReader, SharedState, lock};
@@ -89,7 +89,7 @@ impl Source for EbpfSource {
             let prefix = format!("job/{level}/ebpf");
             let is_unified = state.slots.hierarchy() == Hierarchy::Unified;
             let quantities = running.iter().flat_map(|set| set.quantities());
-            let known = quantities.filter(|quantity| is_unified || *quantity != Quantity::Retransmits);
+            let known = quantities.filter(|quantity| is_unified || *quantity != SlotQuantity::Retransmits);
             let (sensors, quantities) = self.select(known.map(|one| (one, one.sensor())), &prefix);
             let reader = JobReader { state: self.state.clone(), level: level.to_owned(), job, quantities };
             (!sensors.is_empty()).then(|| self.group(prefix, sensors, Box::new(reader)))

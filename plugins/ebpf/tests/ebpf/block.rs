@@ -9,6 +9,7 @@ use crate::machine::{Cgroup, Machine, discover, said, skips, unified, values};
 use crate::workload::{Work, Worker, direct_file};
 
 const READS: u32 = 300;
+const FLUSHES: u32 = 10;
 
 /// Requests of all devices that have requests, and their time in ms: reads, writes and discards (Documentation/admin-guide/iostats.rst).
 fn disk_stats() -> (i64, i64) {
@@ -53,6 +54,7 @@ fn check(test: &str, absent: &[&str]) {
     }
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join(format!("{test}-{}", std::process::id()));
+    let flushed = path.with_extension("flushed");
     let file = direct_file(&path, READS);
     let Some(file) = file else {
         said(test, "the file system of the target folder has no O_DIRECT");
@@ -72,8 +74,14 @@ fn check(test: &str, absent: &[&str]) {
     let node = groups.get_mut("ebpf").unwrap();
     let (disks_before, node_before) = at_rest(node);
     worker.run();
+    // With flushes, of which each has several steps that are no requests.
+    for _ in 0..FLUSHES {
+        std::fs::write(&flushed, [7; 100]).unwrap();
+        std::fs::File::open(&flushed).unwrap().sync_all().unwrap();
+    }
     let (disks, node) = at_rest(node);
     std::fs::remove_file(path).unwrap();
+    std::fs::remove_file(flushed).unwrap();
     let counted = values(&mut job);
     let of_job = |name: &str| counted[&format!("job/9/ebpf/block_latency/{name}")];
     let of_node = |name: &str| {

@@ -125,7 +125,6 @@ pub fn sample(group: &mut GroupPlan) -> (Values, Reading) {
     (named.collect(), reading)
 }
 
-/// A complete sample.
 #[track_caller]
 pub fn values(group: &mut GroupPlan) -> BTreeMap<String, i64> {
     let (values, reading) = sample(group);

@@ -38,7 +38,7 @@ fn job_equals_schedstat(mount: &Path) {
     below.enter(worker.pid);
     let mut job = groups.remove("job/7/ebpf").expect("a group of the job");
     // Some virtual machines hide tasks of their supervisor from tracepoints: a switch from one of them to the process is not seen, and counted as
-    // lost. Such a run is repeated.
+    // lost. The run is repeated then.
     let node = groups.get_mut("ebpf").unwrap();
     let (counted, stat) = wait_for("a run without an unseen switch", || {
         let unseen = values(node)["ebpf/lost/unseen"];
