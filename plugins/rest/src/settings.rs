@@ -285,7 +285,7 @@ fn request(device: &DeviceConfig<RestKeys>, keys: &UrlKeys) -> Result<UrlRequest
     Ok(UrlRequest { method, url, headers, body })
 }
 
-/// The whole address.
+/// The whole address, with scheme and port.
 fn url(device: &DeviceConfig<RestKeys>, keys: &UrlKeys) -> Result<String, String> {
     if let Some(url) = &keys.url {
         if keys.uri.is_some() {

@@ -66,7 +66,7 @@ impl BlockingProtocol for RestDevice {
 struct AnswerTiming {
     begin: Instant,
     end: Instant,
-    /// Since the epoch.
+    /// The end in nanoseconds since the epoch.
     end_ns: i64,
 }
 
@@ -88,7 +88,7 @@ struct RestGroup {
 }
 
 /// A table of an answer: its rows by name, `None` for a name of several rows.
-struct FoundTable<'t, 'i> {
+struct TableRows<'t, 'i> {
     rows: HashMap<String, Option<PageNode<'t, 'i>>>,
     /// The names in the order of the answer.
     names: Vec<String>,
@@ -158,7 +158,7 @@ impl RestGroup {
             // The device has no newer values: a value is never repeated.
             None => return Ok(()),
         };
-        let tables: Vec<FoundTable> = spec.tables.iter().map(|table| find_rows(&tree, table)).collect();
+        let tables: Vec<TableRows> = spec.tables.iter().map(|table| find_rows(&tree, table)).collect();
         if self.learned.is_none() || (self.has_unknown(&tables) && self.may_learn(timing.end)) {
             self.learn(&tables, slot, timing.end, path, notes);
         }
@@ -199,14 +199,14 @@ impl RestGroup {
     }
 
     /// The rows of the answer that have no sensors.
-    fn unknown(&self, tables: &[FoundTable]) -> usize {
-        let unknown = |(number, table): (usize, &FoundTable)| {
+    fn unknown(&self, tables: &[TableRows]) -> usize {
+        let unknown = |(number, table): (usize, &TableRows)| {
             table.rows.keys().filter(|name| self.layout.place(number, name).is_none()).count()
         };
         tables.iter().enumerate().map(unknown).sum()
     }
 
-    fn has_unknown(&self, tables: &[FoundTable]) -> bool {
+    fn has_unknown(&self, tables: &[TableRows]) -> bool {
         self.unknown(tables) > 0
     }
 
@@ -214,7 +214,7 @@ impl RestGroup {
         self.learned.is_none_or(|(at, pause)| now >= at + if self.is_full { LEARN_PAUSE_MAX } else { pause })
     }
 
-    fn learn(&mut self, tables: &[FoundTable], slot: &AnswerSlot, now: Instant, path: &str, notes: &RestNotes) {
+    fn learn(&mut self, tables: &[TableRows], slot: &AnswerSlot, now: Instant, path: &str, notes: &RestNotes) {
         let found: Vec<Vec<String>> = tables.iter().map(|table| table.names.clone()).collect();
         let new = self.layout.learn(&self.plan.spec, path, &self.plan.name, &found);
         if let Some(refused) = new.refused.as_ref().filter(|_| !self.is_full) {
@@ -237,7 +237,7 @@ impl RestGroup {
     }
 
     /// Reads the values of an answer, each with the reason why it is a gap.
-    fn read(&mut self, tree: &PageTree, tables: &[FoundTable], now_ns: i64) {
+    fn read(&mut self, tree: &PageTree, tables: &[TableRows], now_ns: i64) {
         let count = self.layout.count();
         self.values.clear();
         self.reasons.clear();
@@ -306,8 +306,8 @@ fn row_refused(tree: &PageTree, table: &PageTable, row: &PageNode, now_ns: i64, 
 }
 
 /// The rows of a table with their names.
-fn find_rows<'t, 'i>(tree: &'t PageTree<'i>, table: &PageTable) -> FoundTable<'t, 'i> {
-    let mut found = FoundTable { rows: HashMap::new(), names: Vec::new(), nameless: 0 };
+fn find_rows<'t, 'i>(tree: &'t PageTree<'i>, table: &PageTable) -> TableRows<'t, 'i> {
+    let mut found = TableRows { rows: HashMap::new(), names: Vec::new(), nameless: 0 };
     for row in tree.rows(&table.rows) {
         let text = |path| tree.scalar(&row, path).ok().and_then(|scalar| scalar.text().map(|text| text.into_owned()));
         let texts: Option<Vec<String>> = if table.index.is_empty() {
