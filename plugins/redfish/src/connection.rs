@@ -41,7 +41,7 @@ pub enum LoginMode {
     Session { user: SecretText, password: SecretText },
     /// By the client's own header: Basic, or a token.
     Header,
-    /// Not at all.
+    /// Not at all: the service needs no credentials.
     Open,
 }
 
@@ -122,7 +122,7 @@ impl RedfishConnection {
         parse(&head, body)
     }
 
-    /// Gets a resource.
+    /// Gets a resource, with the session or the credentials.
     pub fn get(&self, path: &str, deadline: Instant, body: &mut Vec<u8>) -> Result<Value, DeviceProblem> {
         let head = self.authorized(deadline, |token| {
             let url = format!("{}{path}", self.base);

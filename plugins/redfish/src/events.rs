@@ -108,7 +108,7 @@ pub struct EventFollower {
 }
 
 impl EventFollower {
-    /// Starts the thread.
+    /// Starts the thread, which ends with its target.
     pub fn start(self) -> std::io::Result<()> {
         let builder = std::thread::Builder::new().name("redfish-events".to_owned()).stack_size(STACK_BYTES);
         builder.spawn(move || self.run()).map(drop)

@@ -24,7 +24,7 @@ pub enum DocumentKind {
     Fans,
     /// `PowerSupplyMetrics` of several supplies.
     Supplies,
-    /// `EnvironmentMetrics`.
+    /// `EnvironmentMetrics`: properties whose names end in a unit.
     Environment,
     /// A collection of `Sensor`.
     Sensors,

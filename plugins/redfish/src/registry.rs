@@ -61,7 +61,7 @@ impl GroupRegistry {
         self.version.load(Ordering::Acquire)
     }
 
-    /// All groups.
+    /// All groups, controller by controller.
     pub fn groups(&self) -> Vec<RegisteredGroup> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner).concat()
     }

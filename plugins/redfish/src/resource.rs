@@ -29,7 +29,7 @@ pub struct ReadContext<'a> {
     pub connection: &'a RedfishConnection,
     pub definitions: &'a DefinitionTable,
     pub limits: &'a ReadLimits,
-    /// The controller's path.
+    /// The controller's path below the agent's prefix.
     pub path: &'a str,
     pub deadline: Instant,
 }

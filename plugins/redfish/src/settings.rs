@@ -26,11 +26,11 @@ const POLL_TIMEOUT_USUAL: Interval = Interval::from_s(60);
 const POLL_TIMEOUT_MAX: Interval = Interval::from_s(600);
 /// The default of `resources_max`.
 const RESOURCES_USUAL: usize = 500;
-/// The largest `resources_max`.
+/// The largest value that `resources_max` can have.
 const RESOURCES_MAX: usize = 10_000;
 /// The default of `sensors_max`.
 const SENSORS_USUAL: usize = 2_000;
-/// The largest `sensors_max`.
+/// The largest value that `sensors_max` can have.
 const SENSORS_MAX: usize = 20_000;
 /// The most devices with `events`: each has a thread of its own.
 const EVENT_STREAMS_MAX: usize = 256;

@@ -29,7 +29,7 @@ impl Subsystem {
     pub const USUAL: [Self; 5] = [Self::Thermal, Self::Power, Self::Environment, Self::Sensors, Self::State];
 }
 
-/// The table `intervals`.
+/// The table `intervals`: one key for each subsystem.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubsystemIntervals {
