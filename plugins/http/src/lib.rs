@@ -48,7 +48,7 @@ pub struct DeviceClient {
     agent: ureq::Agent,
     /// The client for redirects to other hosts: without a certificate.
     stranger: ureq::Agent,
-    /// Headers with secrets.
+    /// Headers with secrets, which go to the device itself only.
     secrets: Vec<(String, String)>,
     bytes_max: u64,
     redirects: u32,
