@@ -344,5 +344,21 @@ fn power_values(data: &[u8]) -> Option<[Option<u64>; 5]> {
 }
 
 #[cfg(test)]
-#[path = "bmc_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Bytes by DCMI 1.5, table 6-16: 286 W, 61 to 480 W, mean 273 W, over 3600 s.
+    #[test]
+    fn a_power_reading_of_dcmi() {
+        let mut data = [0xdc, 0x1e, 1, 61, 0, 0xe0, 1, 0x11, 1, 0x78, 0x56, 0x34, 0x12, 0x80, 0xee, 0x36, 0, 0x40];
+        let expected = [286, 61, 480, 273, 3_600_000].map(Some);
+        assert_eq!(power_values(&data), Some(expected));
+        assert_eq!(power_values(&data[..17]), None);
+        data[17] = 0;
+        assert_eq!(power_values(&data), Some([None; 5]), "nothing is measured");
+        data[0] = 0;
+        assert_eq!(power_values(&data), None);
+        let sensors = power_sensors("n1");
+        assert_eq!((sensors[0].name.as_str(), sensors[4].scale), ("n1/dcmi/power", 0.001));
+    }
+}

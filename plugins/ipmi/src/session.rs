@@ -370,7 +370,10 @@ impl OpenSession {
         }
         // The first message decides where the numbers begin.
         if ahead < 1 << 31 || self.received == 0 {
-            self.earlier = if ahead < WINDOW { self.earlier << ahead | 1 << (ahead - 1) } else { 0 };
+            self.earlier = match ahead.checked_sub(1).map(|last| (last, self.earlier.checked_shl(ahead))) {
+                Some((last, earlier)) if last < WINDOW => earlier.unwrap_or(0) | 1 << last,
+                _ => 0,
+            };
             self.received = sequence;
             return true;
         }

@@ -2,6 +2,7 @@
 
 mod event_log;
 mod hosted;
+mod hostile;
 mod sampled;
 mod sessions;
 mod settings;
