@@ -109,7 +109,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Begins a poll.
+    /// Begins a poll: the first command.
     pub fn begin(&mut self) -> IpmiCommand {
         (self.stage, self.read, self.fault) = (Some(LogStage::Info), 0, None);
         IpmiCommand::new(GET_SEL_INFO, [])

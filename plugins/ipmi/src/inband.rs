@@ -22,7 +22,7 @@ const RESPONSE: i32 = 1;
 /// The most messages that are not the awaited reply, while one is awaited.
 const STRAYS_MAX: u32 = 64;
 
-/// `struct ipmi_system_interface_addr`.
+/// The kernel's `struct ipmi_system_interface_addr`, an address.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct SystemAddress {
@@ -31,7 +31,7 @@ struct SystemAddress {
     lun: u8,
 }
 
-/// `struct ipmi_msg`.
+/// The kernel's `struct ipmi_msg`: a message.
 #[repr(C)]
 struct KernelMessage {
     net_fn: u8,
@@ -40,7 +40,7 @@ struct KernelMessage {
     data: *mut u8,
 }
 
-/// `struct ipmi_req`.
+/// The kernel's `struct ipmi_req`: a command to send.
 #[repr(C)]
 struct KernelRequest {
     addr: *mut SystemAddress,
@@ -49,7 +49,7 @@ struct KernelRequest {
     msg: KernelMessage,
 }
 
-/// `struct ipmi_recv`.
+/// The kernel's `struct ipmi_recv`: a received message.
 #[repr(C)]
 struct KernelReceived {
     recv_type: i32,
@@ -64,7 +64,7 @@ const fn ioctl(direction: u64, number: u64, size: usize) -> libc::Ioctl {
     (direction << 30 | (size as u64) << 16 | (b'i' as u64) << 8 | number) as libc::Ioctl
 }
 
-/// `IPMICTL_SEND_COMMAND` and `IPMICTL_RECEIVE_MSG_TRUNC`.
+/// The kernel's `IPMICTL_SEND_COMMAND` and `IPMICTL_RECEIVE_MSG_TRUNC`.
 const SEND_COMMAND: libc::Ioctl = ioctl(2, 13, size_of::<KernelRequest>());
 const RECEIVE_MSG_TRUNC: libc::Ioctl = ioctl(3, 11, size_of::<KernelReceived>());
 

@@ -37,7 +37,7 @@ pub const GET_POWER_READING: CommandCode = code(0x2c, 0x02);
 /// The first byte of data of all commands of DCMI, and of their replies.
 pub const DCMI: u8 = 0xdc;
 
-/// Completion codes (5.2).
+/// Completion codes by their meaning (5.2).
 pub mod completion {
     pub const OK: u8 = 0x00;
     pub const BUSY: u8 = 0xc0;

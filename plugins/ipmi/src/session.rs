@@ -21,7 +21,7 @@ const PAYLOAD_RAKP1: u8 = 0x12;
 const PAYLOAD_RAKP2: u8 = 0x13;
 const PAYLOAD_RAKP3: u8 = 0x14;
 const PAYLOAD_RAKP4: u8 = 0x15;
-/// Encrypted and authenticated.
+/// The bits of an encrypted and authenticated payload.
 const PROTECTED: u8 = 0xc0;
 /// In a role: the user is found by name alone.
 const NAME_ONLY: u8 = 0x10;

@@ -75,7 +75,7 @@ fn mac<M: Mac + hmac::digest::KeyInit>(key: &[u8], parts: &[&[u8]]) -> Option<M>
     Some(mac)
 }
 
-/// The keys of a session.
+/// The keys of an open session.
 #[derive(Clone)]
 pub struct SessionKeys {
     pub suite: CipherSuite,
