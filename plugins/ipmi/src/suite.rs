@@ -79,7 +79,7 @@ fn mac<M: Mac + hmac::digest::KeyInit>(key: &[u8], parts: &[&[u8]]) -> Option<M>
 #[derive(Clone)]
 pub struct SessionKeys {
     pub suite: CipherSuite,
-    /// K1, for integrity.
+    /// The key K1, for the integrity codes of messages.
     integrity: Vec<u8>,
     /// The first bytes of K2, for AES.
     confidentiality: [u8; BLOCK],
