@@ -17,10 +17,10 @@ demo: build ## the same with a demonstration centre beside this machine
 	@exec target/release/wholegrain up --demo
 
 demo-facility: PLUGINS = bacnet modbus rest snmp
-demo-facility: build plugins ## build, then run a plant of SNMP, Modbus, BACnet and REST devices with an agent and a server (data in ./var-facility)
+demo-facility: build ## build, then run a plant of SNMP, Modbus, BACnet and REST devices with an agent and a server (data in ./var-facility)
 	@exec demo/facility/run $(FACILITY)
 
-build: ## release binaries in target/release
+build: plugins ## release binaries in target/release, plug-ins in target/release/plugins
 	$(CARGO) build --release --locked -p wholegrain
 	$(CARGO) build --profile agent --locked -p wholegrain-agent
 	@install target/agent/wholegrain-agent target/release/wholegrain-agent
@@ -30,7 +30,7 @@ plugins: ## plug-ins of the agent as target/release/plugins/NAME.so
 	@install -d -m 0755 target/release/plugins
 	@for name in $(PLUGINS); do install -m 0644 target/release/libwholegrain_plugin_$$name.so target/release/plugins/$$name.so || exit; done
 
-package: build ## packages of client, server and agent in target/package: deb, and rpm where rpmbuild is
+package: build plugins ## packages of client, server, agent and plug-ins in target/package: deb, and rpm where rpmbuild is
 	@packaging/build
 
 prepare: ## install what the tests need and this machine lacks (Debian and Python packages)

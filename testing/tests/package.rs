@@ -22,13 +22,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The three packages of a format from the built programs: client, server, agent.
-fn build(out: &Path, format: &str) -> [PathBuf; 3] {
+/// The four packages of a format from the built programs: client, server, agent, plug-ins.
+fn build(out: &Path, format: &str) -> [PathBuf; 4] {
     let bin = program("wholegrain").parent().expect("a folder").to_owned();
     let mut build = Command::new(checkout().join("packaging/build"));
     let said = good(build.args(["--fast", "--format", format, "--bin"]).arg(bin).arg("--out").arg(out));
     let made: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
-    made.try_into().unwrap_or_else(|made| panic!("three packages are expected: {made:?}"))
+    made.try_into().unwrap_or_else(|made| panic!("four packages are expected: {made:?}"))
 }
 
 /// The same package in an older version, whose configuration has another comment.
@@ -130,13 +130,14 @@ fn is_root() -> bool {
 fn packages_are_installed_run_upgraded_removed_and_purged() {
     assert!(is_root(), "dpkg installs as root only, below a folder of this test's own too; run the tests as root");
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let [client, server, agent] = build(dir.path(), "deb");
+    let [client, server, agent, plugins] = build(dir.path(), "deb");
     let root = Root::new();
     root.dpkg(&["-i"], &client);
     check_client(&root);
     root.dpkg(&["-i"], &older(&server, dir.path()));
     check_installed(&root);
     runs(&root, &server, &agent);
+    check_plugins(&root, &plugins);
 
     // Upgrade: the administrator's changes stay, the new file is beside them.
     let config = root.path("etc/wholegrain/server.toml");
@@ -286,6 +287,44 @@ fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
     assert!(root.path("var/lib/wholegrain/store").is_dir());
 }
 
+/// All plug-ins are there with an example and a page, and the installed agent loads them.
+fn check_plugins(root: &Root, package: &Path) {
+    root.dpkg(&["-i"], package);
+    let folder = root.path("usr/lib/wholegrain/plugins");
+    let doc = root.path("usr/share/doc/wholegrain-plugins");
+    let names: Vec<String> = fs::read_dir(checkout().join("plugins"))
+        .expect("the plug-ins")
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| read(&entry.path().join("Cargo.toml")).contains("cdylib"))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(names.len() >= 6, "{names:?}");
+    for name in &names {
+        assert_eq!(root.owner(&format!("usr/lib/wholegrain/plugins/{name}.so")), (0, 0, 0o644));
+        assert!(
+            doc.join(format!("examples/{name}.toml")).is_file() && doc.join(format!("{name}.md")).is_file(),
+            "{name}"
+        );
+    }
+    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), names.len());
+
+    // One page of an exporter that does not exist: the plug-in is loaded, configured and polls.
+    let config = root.path("tmp/plugins.toml");
+    let settings = format!(
+        "prefix = \"/centre\"\nname = \"hall\"\n[plugins]\ndir = \"{}\"\n[plugins.scrape]\nfirst_answers = \"100ms\"\n\
+         [[plugins.scrape.device]]\nhosts = [\"127.0.0.1:{}\"]\n",
+        folder.display(),
+        free_port()
+    );
+    fs::write(&config, settings).expect("a configuration");
+    let mut check = Command::new(root.path("usr/bin/wholegrain-agent"));
+    let said = check.arg("--config").arg(&config).arg("--check").output().expect("the agent");
+    let said = format!("{}{}", text(&said.stdout), text(&said.stderr));
+    assert!(said.contains("the device has not answered yet"), "{said}");
+    root.dpkg(&["-r"], Path::new("wholegrain-plugins"));
+    assert!(!folder.exists());
+}
+
 #[test]
 fn packages_follow_debian_policy() {
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -293,9 +332,11 @@ fn packages_follow_debian_policy() {
         let field = |name: &str| good(Command::new("dpkg-deb").arg("-f").arg(&package).arg(name)).trim().to_owned();
         assert_eq!(field("Version"), env!("CARGO_PKG_VERSION"));
         let same = format!("wholegrain-client (= {})", env!("CARGO_PKG_VERSION"));
+        let agent = format!("wholegrain-agent (= {})", env!("CARGO_PKG_VERSION"));
         let wanted = match field("Package").as_str() {
             "wholegrain-client" => vec!["libc6 (>= 2."],
             "wholegrain-server" => vec![same.as_str()],
+            "wholegrain-plugins" => vec!["libc6 (>= 2.", agent.as_str()],
             _ => vec!["libc6 (>= 2.", same.as_str()],
         };
         wanted.iter().for_each(|part| assert!(field("Depends").contains(part), "{}", field("Depends")));
@@ -310,6 +351,8 @@ fn packages_follow_debian_policy() {
                 "./usr/lib/systemd/system/",
                 "./usr/lib/sysusers.d/",
                 "./usr/lib/wholegrain/hooks/",
+                "./usr/lib/wholegrain/plugins/",
+                "./usr/lib/wholegrain/programs/",
                 "./usr/share/",
                 "./etc/wholegrain/",
             ];
@@ -317,10 +360,14 @@ fn packages_follow_debian_policy() {
         }
         let tree = dir.path().join("tree");
         good(Command::new("dpkg-deb").arg("-R").arg(&package).arg(&tree));
-        let is_client = field("Package") == "wholegrain-client";
+        let has_service = matches!(field("Package").as_str(), "wholegrain-server" | "wholegrain-agent");
         for script in ["postinst", "prerm", "postrm"] {
-            if is_client {
-                assert!(!tree.join("DEBIAN").join(script).exists(), "the client does nothing when it is installed");
+            if !has_service {
+                assert!(
+                    !tree.join("DEBIAN").join(script).exists(),
+                    "{}: nothing to do at its installation",
+                    field("Package")
+                );
                 continue;
             }
             good(Command::new("sh").arg("-n").arg(tree.join("DEBIAN").join(script)));
@@ -339,16 +386,18 @@ fn packages_for_enterprise_linux_have_dependencies_and_are_installed_and_removed
     let dir = tempfile::tempdir().expect("a temporary folder");
     let packages = build(dir.path(), "rpm");
     let ask = |package: &Path, what: &[&str]| good(Command::new("rpm").arg("-qp").args(what).arg(package));
-    for (package, name) in packages.iter().zip(["client", "server", "agent"]) {
+    for (package, name) in packages.iter().zip(["client", "server", "agent", "plugins"]) {
         let said = ask(package, &["--qf", "%{NAME} %{VERSION} %{LICENSE}"]);
         assert_eq!(said, format!("wholegrain-{name} {} Apache-2.0", env!("CARGO_PKG_VERSION")));
-        let same = format!("wholegrain-client = {}-1", env!("CARGO_PKG_VERSION"));
+        let has_service = matches!(name, "server" | "agent");
+        let base = if name == "plugins" { "agent" } else { "client" };
+        let same = format!("wholegrain-{base} = {}-1", env!("CARGO_PKG_VERSION"));
         let needs = ask(package, &["-R"]);
         assert_eq!(needs.lines().any(|line| line == same), name != "client", "{needs}");
         assert_eq!(needs.contains("libc.so.6"), name != "server", "{needs}");
         let scripts = ask(package, &["--scripts"]);
-        assert_eq!(scripts.is_empty(), name == "client", "{scripts}");
-        if name != "client" {
+        assert_eq!(scripts.is_empty(), !has_service, "{scripts}");
+        if has_service {
             assert!(
                 scripts.contains("useradd -r") && scripts.contains(&format!("preset wholegrain-{name}.service")),
                 "{scripts}"
@@ -378,7 +427,8 @@ fn packages_for_enterprise_linux_have_dependencies_and_are_installed_and_removed
     for file in ["etc/wholegrain/server.toml", "usr/lib/systemd/system/wholegrain-agent.service"] {
         assert!(root.path().join(file).is_file(), "{file}");
     }
-    rpm(&["-e", "--noscripts"], &["wholegrain-agent", "wholegrain-server", "wholegrain-client"].map(Path::new));
+    let names = ["wholegrain-plugins", "wholegrain-agent", "wholegrain-server", "wholegrain-client"];
+    rpm(&["-e", "--noscripts"], &names.map(Path::new));
     let left = good(Command::new("find").arg(root.path()).args(["-iname", "*wholegrain*"]));
     assert_eq!(left, "");
 }
@@ -430,7 +480,7 @@ fn the_agents_manual_names_every_option() {
     let options: Vec<&str> = help
         .split_whitespace()
         .filter(|word| word.starts_with("--"))
-        .map(|word| word.trim_end_matches([',', '.']))
+        .map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()))
         .collect();
     assert!(options.len() > 5, "{help}");
     options.iter().for_each(|option| assert!(manual.contains(option), "{option}"));
