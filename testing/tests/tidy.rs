@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-model", &[]),
     ("wholegrain-api", &["model"]),
     ("wholegrain-sources", &["model"]),
+    ("wholegrain-source-testkit", &["model", "sources", "testkit"]),
     ("wholegrain-plugin", &["model", "sources"]),
     ("wholegrain-devices", &["model", "sources"]),
     ("wholegrain-device-http", &["devices"]),

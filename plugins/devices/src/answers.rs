@@ -32,6 +32,11 @@ pub enum DeviceProblem {
 }
 
 impl DeviceProblem {
+    /// Whether it is of the answer to one group, and not of the device.
+    pub fn is_of_group(self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Garbage(_))
+    }
+
     /// The problem as the agent shows it for a group.
     pub fn read_problem(self) -> ReadProblem {
         let os = |what, errno| ReadProblem::Os { what, errno };

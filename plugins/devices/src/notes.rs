@@ -42,17 +42,15 @@ impl GroupProblems {
         path: &str,
         host: &str,
     ) {
-        let is_of_group =
-            |problem: DeviceProblem| matches!(problem, DeviceProblem::Refused(_) | DeviceProblem::Garbage(_));
         let was_failing = self.0.iter().any(Option::is_some);
         let is_new = problem.is_some() && !self.0.contains(&problem);
         for (at, last) in self.0.iter_mut().enumerate() {
             // What concerns the whole device begins and ends for all its groups.
-            let is_device = problem.is_some_and(|problem| !is_of_group(problem));
+            let is_device = problem.is_some_and(|problem| !problem.is_of_group());
             if at == group || is_device {
                 *last = problem;
             } else {
-                *last = last.filter(|last| is_of_group(*last));
+                *last = last.filter(|last| last.is_of_group());
             }
         }
         match (was_failing, self.0.iter().any(Option::is_some)) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::answers::{AnswerSlot, DeviceProblem, system_time};
-use crate::notes::PollCounts;
+use crate::notes::{GroupProblems, PollCounts};
 use crate::protocol::PolledGroup;
 use crate::schedule::{PollInstant, PollKey, PollSchedule};
 
@@ -49,8 +49,7 @@ struct PoolState {
     schedule: PollSchedule,
     /// `None` while a thread polls the device.
     devices: Vec<Option<PooledDevice>>,
-    /// The problem of the last poll of each group of each device.
-    problems: Vec<Vec<Option<DeviceProblem>>>,
+    problems: Vec<GroupProblems>,
     has_ended: bool,
 }
 
@@ -63,7 +62,7 @@ impl WorkerPool {
         for device in &devices {
             schedule.add(&device.path, device.groups.iter().map(|group| group.ticks).collect(), now);
         }
-        let problems = devices.iter().map(|device| vec![None; device.groups.len()]).collect();
+        let problems = devices.iter().map(|device| GroupProblems::new(device.groups.len())).collect();
         let devices = devices.into_iter().map(Some).collect();
         let state = Mutex::new(PoolState { schedule, devices, problems, has_ended: false });
         let shared = PoolShared { state, ended: Condvar::new(), counts: Arc::default(), start: Instant::now() };
@@ -127,39 +126,16 @@ impl PoolShared {
         let problem = result.err();
         match problem {
             None => PollCounts::add(&self.counts.answers),
-            Some(problem) if is_of_group(problem) => device.groups[key.group].slot.fail(problem),
+            Some(problem) if problem.is_of_group() => device.groups[key.group].slot.fail(problem),
             Some(problem) => device.groups.iter().for_each(|group| group.slot.fail(problem)),
         }
         if problem == Some(DeviceProblem::Silent) {
             PollCounts::add(&self.counts.timeouts);
         }
-        let problems = &mut state.problems[key.device];
-        let was_failing = problems.iter().any(Option::is_some);
-        // What one group has for long is not noted again after each answer to another one.
-        if let Some(problem) = problem.filter(|problem| !problems.contains(&Some(*problem))) {
-            self.counts.note(&device.path, &device.host, problem);
-        }
-        // A device that answers is reached again, for all its groups.
-        let has_answered = problem.is_none_or(is_of_group);
-        problems.iter_mut().filter(|held| has_answered && held.is_some_and(|held| !is_of_group(held))).for_each(
-            |held| {
-                *held = None;
-            },
-        );
-        problems[key.group] = problem;
-        match (was_failing, problems.iter().any(Option::is_some)) {
-            (false, true) => PollCounts::add(&self.counts.failing),
-            (true, false) => drop(self.counts.failing.fetch_sub(1, std::sync::atomic::Ordering::Relaxed)),
-            _ => {}
-        }
+        state.problems[key.device].end(key.group, problem, &self.counts, &device.path, &device.host);
         state.devices[key.device] = Some(device);
         state.schedule.done(key, problem, self.now());
         // The end of this poll can make room for another one.
         self.ended.notify_one();
     }
-}
-
-/// Whether a problem is of the answer to one group, and not of the device.
-fn is_of_group(problem: DeviceProblem) -> bool {
-    matches!(problem, DeviceProblem::Refused(_) | DeviceProblem::Garbage(_))
 }

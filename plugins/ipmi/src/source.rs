@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wholegrain_devices::{
-    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollStatus, PolledDevice,
-    PolledGroup, Poller, PooledDevice, WorkerPool, config,
+    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollStatus, PollTiming,
+    PolledDevice, PolledGroup, Poller, PooledDevice, WorkerPool, config,
 };
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
@@ -29,11 +29,19 @@ pub const SOURCE: SourceType = SourceType {
 
 /// The port of RMCP.
 const PORT: u16 = 623;
+/// A controller is slow, and has other work: 30 s apart, 2 s for an answer.
+const TIMING_USUAL: PollTiming = PollTiming {
+    interval: Interval::from_s(30),
+    offset: Interval::from_s(0),
+    timeout: Interval::from_s(2),
+    retries: 2,
+    stale_after: None,
+};
 /// How long a poll of this machine's controller may take: 50 s.
 const LOCAL_POLL: Duration = Duration::from_secs(50);
 
 fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
-    let config: DevicesConfig<IpmiOwnKeys, IpmiKeys> = config::read(section, context)?;
+    let config: DevicesConfig<IpmiOwnKeys, IpmiKeys> = config::read_with(section, context, TIMING_USUAL)?;
     let mut source = IpmiSource {
         lan: PolledControllers::new(config.first_answers),
         local: PolledControllers::new(config.first_answers),

@@ -7,10 +7,12 @@ use wholegrain_devices::system_time;
 use wholegrain_model::time::Timestamp;
 use wholegrain_testkit::wait_until;
 
-use super::Running;
+use wholegrain_source_testkit::RunningSource;
+
 use super::hostile::config;
 use super::service::{ReadWrite, ServiceReply, TestService, link};
 use super::sessions::{TestSessions, running};
+use super::started;
 
 const STREAM: &str = "/redfish/v1/EventService/SSE";
 
@@ -64,7 +66,7 @@ fn event(severities: &[&str]) -> Value {
 }
 
 /// Waits until the counts are these: ok, warning, critical, other, dropped.
-fn wait_for_counts(running: &mut Running, expected: [f64; 5]) {
+fn wait_for_counts(running: &mut RunningSource, expected: [f64; 5]) {
     let names = ["ok", "warning", "critical", "other", "dropped"];
     let mut last = Vec::new();
     wait_until("the counts", || {
@@ -110,7 +112,7 @@ fn counts_are_gaps_without_a_stream() {
     let service = TestService::new();
     with_events(&service);
     service.hook(|request| (request.path == STREAM).then(|| ServiceReply::json(503, &json!({}))));
-    let mut running = Running::new(&config(service.port, "events = \"sse\""));
+    let mut running = started(&config(service.port, "events = \"sse\""));
     running.wait_for_note("its stream of events: answers with an error");
     let values = running.read("b/events").1;
     assert_eq!((values["b/events/connected"], values["b/events/critical"]), (Some(0.0), None));
@@ -118,9 +120,9 @@ fn counts_are_gaps_without_a_stream() {
     let service = TestService::new();
     with_events(&service);
     service.put(STREAM, json!({}));
-    Running::new(&config(service.port, "events = \"sse\"")).wait_for_note("no stream of events");
+    started(&config(service.port, "events = \"sse\"")).wait_for_note("no stream of events");
     let service = TestService::new();
-    Running::new(&config(service.port, "events = \"sse\"")).wait_for_note("it has no event service");
+    started(&config(service.port, "events = \"sse\"")).wait_for_note("it has no event service");
 }
 
 #[test]
@@ -142,9 +144,9 @@ fn metric_reports_come_as_events_too() {
     };
     service.put("/redfish/v1/TelemetryService/MetricReports/P", report(0, "20"));
     let keys = "events = \"sse\"\nsubsystems = [\"telemetry\"]";
-    let mut running = Running::new(&config(service.port, keys));
+    let mut running = started(&config(service.port, keys));
     let mut samples = Vec::new();
-    let mut collect = |running: &mut Running, count: usize| {
+    let mut collect = |running: &mut RunningSource, count: usize| {
         wait_until("samples", || {
             let (reading, values) = running.read("b/report/P");
             samples.extend(reading.taken_at.map(|at| (at / 1_000_000_000 - begin, values["b/report/P/InletCelsius"])));

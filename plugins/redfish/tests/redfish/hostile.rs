@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use wholegrain_sources::ReadProblem;
 use wholegrain_testkit::{Random, free_port, wait_until};
 
-use super::Running;
+use wholegrain_source_testkit::SensorValues;
+
 use super::service::{ServiceReply, TestService, link, temperature};
+use super::started;
 
 const CPU: &str = "b/chassis/1/temperature/CPU";
 const GROUP: &str = "b/chassis/1/thermal";
@@ -32,7 +34,7 @@ fn os(what: &'static str, errno: i32) -> ReadProblem {
 #[test]
 fn a_temperature_becomes_a_sensor_and_gaps_are_gaps() {
     let service = TestService::new();
-    let mut running = Running::new(&config(service.port, "subsystems = [\"thermal\"]"));
+    let mut running = started(&config(service.port, "subsystems = [\"thermal\"]"));
     for _ in 0..5 {
         assert_eq!(running.answer(GROUP, |_| true)[CPU], Some(41.0));
     }
@@ -57,7 +59,7 @@ fn a_temperature_becomes_a_sensor_and_gaps_are_gaps() {
 #[test]
 fn garbage_endless_and_wrong_answers_are_gaps() {
     let service = TestService::new();
-    let mut running = Running::new(&config(service.port, "body_bytes_max = \"100KiB\""));
+    let mut running = started(&config(service.port, "body_bytes_max = \"100KiB\""));
     let garbage = Random::seeded().bytes(64 << 10);
     let deep = vec![b'['; 90_000];
     let page = |status: u16, body: &[u8]| {
@@ -97,7 +99,7 @@ fn a_resource_that_hangs_harms_no_other() {
     service.put("/redfish/v1/Chassis/2", json!({ "Thermal": link("Chassis/2/Thermal") }));
     service.put("/redfish/v1/Chassis/2/Thermal", temperature(json!(42)));
     let text = config(service.port, "").replace("timeout = \"20s\"", "timeout = \"2s\"");
-    let mut running = Running::new(&text);
+    let mut running = started(&text);
     running.answer(GROUP, |_| true);
     service.hook(|request| (request.path == THERMAL).then_some(ServiceReply::Never));
     running.wait_for_gaps(GROUP, os("device", libc::ETIMEDOUT));
@@ -118,7 +120,7 @@ fn a_service_that_never_answers_or_drips_is_silent_and_others_are_polled() {
         silent.port, slow.port, good.port
     );
     let text = text.replace("poll_timeout = \"2s\"\n", "") + "poll_timeout = \"2s\"\n";
-    let mut running = Running::new(&text);
+    let mut running = started(&text);
     let group = format!("b/127.0.0.1:{}/chassis/1/thermal", good.port);
     for _ in 0..10 {
         running.answer(&group, |_| true);
@@ -156,7 +158,7 @@ fn links_that_loop_and_pages_that_never_end_are_bounded() {
     for number in 1..=2 {
         service.put(&format!("/redfish/v1/Systems/{number}"), json!({ "PowerState": "On" }));
     }
-    let mut running = Running::new(&config(service.port, ""));
+    let mut running = started(&config(service.port, ""));
     assert_eq!(running.answer(GROUP, |_| true)[CPU], Some(41.0));
     for number in 1..=2 {
         let power = format!("b/system/{number}/power_state");
@@ -176,7 +178,7 @@ fn links_that_loop_and_pages_that_never_end_are_bounded() {
         let next = format!("/redfish/v1/Page/{}", page + 1);
         Some(ServiceReply::json(200, &json!({ "Members": [], "Members@odata.nextLink": next })))
     });
-    let mut running = Running::new(&config(service.port, ""));
+    let mut running = started(&config(service.port, ""));
     assert_eq!(running.answer(GROUP, |_| true)[CPU], Some(41.0));
     running.wait_for_note("more than 100 pages");
     let pages = service.requests().iter().filter(|request| request.path.starts_with("/redfish/v1/Page/")).count();
@@ -200,7 +202,7 @@ fn resources_and_sensors_are_bounded() {
         Some(ServiceReply::json(200, &body))
     });
     let keys = "resources_max = 20\nsensors_max = 10\nsubsystems = [\"thermal\"]";
-    let mut running = Running::new(&config(service.port, keys));
+    let mut running = started(&config(service.port, keys));
     assert_eq!(running.answer(GROUP, |_| true).len(), 10);
     running.wait_for_note("/redfish/v1/Chassis has more than 1000 members");
     running.wait_for_note("more than resources_max = 20 resources: 982 ");
@@ -212,7 +214,7 @@ fn resources_and_sensors_are_bounded() {
 fn what_vanishes_has_gaps_and_comes_back_and_what_is_new_is_found() {
     let service = TestService::new();
     let keys = "rediscover = \"1s\"";
-    let mut running = Running::new(&config(service.port, keys));
+    let mut running = started(&config(service.port, keys));
     running.answer(GROUP, |_| true);
     service.remove(THERMAL);
     running.wait_for_gaps(GROUP, os("Redfish: the resource does not exist (404)", libc::EPROTO));
@@ -255,10 +257,10 @@ fn collections_are_expanded_where_the_service_can() {
         assert_eq!(query, "$expand=.($levels=1)");
         Some(ServiceReply::json(200, &json!({ "Members": [a, b] })))
     });
-    let expected = |values: &super::Values| {
+    let expected = |values: &SensorValues| {
         values.get("b/chassis/1/sensor/A") == Some(&Some(1.0)) && values.get("b/chassis/1/sensor/B") == Some(&Some(2.0))
     };
-    let mut running = Running::new(&config(service.port, ""));
+    let mut running = started(&config(service.port, ""));
     running.answer("b/chassis/1/sensors", expected);
     assert_eq!(service.count("GET", "/redfish/v1/Chassis/1/Sensors/A"), 0);
     expands.store(false, Ordering::Relaxed);
@@ -284,7 +286,7 @@ fn half_of_many_controllers_vanish_and_the_others_go_on() {
          hosts = [{}, \"127.0.0.1:{dead}\"]\npath = \"b/{{host}}\"\nscheme = \"http\"\nsubsystems = [\"thermal\"]\n",
         hosts.join(", ")
     );
-    let running = Mutex::new(Running::new(&text));
+    let running = Mutex::new(started(&text));
     let failing = || running.lock().unwrap().read("redfish").1["redfish/failing"];
     let group = |number: usize| format!("b/127.0.0.1:{}/chassis/1/thermal", services[number].port);
     let answers = |number: usize| {

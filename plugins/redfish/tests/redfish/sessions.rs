@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use wholegrain_testkit::wait_until;
 
+use wholegrain_source_testkit::RunningSource;
+
+use super::configure_in;
 use super::hostile::config;
 use super::service::{ServiceReply, ServiceRequest, TestService, temperature};
-use super::{Running, configure_in};
 
 const GROUP: &str = "b/chassis/1/thermal";
 const CPU: &str = "b/chassis/1/temperature/CPU";
@@ -90,10 +92,10 @@ impl TestSessions {
 }
 
 /// A running source with these credentials.
-pub fn running(folder: &Path, service: &TestService, text: &str, keys: &str) -> Running {
+pub fn running(folder: &Path, service: &TestService, text: &str, keys: &str) -> RunningSource {
     credentials(folder, text);
     let text = config(service.port, &format!("credentials = \"bmc\"\ninsecure = true\n{keys}"));
-    Running::of(configure_in(folder, &text).unwrap_or_else(|error| panic!("{error}")))
+    RunningSource::of(configure_in(folder, &text).unwrap_or_else(|error| panic!("{error}")))
 }
 
 const RIGHT: &str = "user = \"monitor\"\npassword = \"pass-word\"\n";

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use wholegrain_testkit::wait_until;
 
-use super::{Running, Values};
+use wholegrain_source_testkit::{RunningSource, SensorValues};
+
+use super::started;
 
 const DEVICES: usize = 1000;
 
@@ -70,14 +72,14 @@ fn half_of_a_thousand_devices_vanish() {
             fleet.port
         )
     };
-    let mut running = Running::new(&format!(
+    let mut running = started(&format!(
         "[plugins.rest]\ninterval = \"3s\"\nstale_after = \"60s\"\ntimeout = \"500ms\"\nfirst_answers = \"60s\"\n[plugins.rest.template.t]\n\
          [[plugins.rest.template.t.url]]\nname = \"u\"\nurl = \"http://127.0.0.1:{{port}}/{{host}}\"\nvalue = [{{ name = \"a\", path = \"$.a\" }}]\n{}{}",
         list(&stay, "stay"),
         list(&vanish, "vanish")
     ));
     let status =
-        |running: &mut Running, sensor: &str| running.read("rest").1[&format!("rest/{sensor}")].unwrap_or(-1.0);
+        |running: &mut RunningSource, sensor: &str| running.read("rest").1[&format!("rest/{sensor}")].unwrap_or(-1.0);
     assert_eq!(running.groups.len(), DEVICES + 1);
     wait_until("all devices answer", || status(&mut running, "answers") >= DEVICES as f64);
     vanish.is_there.store(false, Ordering::Relaxed);
@@ -85,7 +87,7 @@ fn half_of_a_thousand_devices_vanish() {
     // The others keep their interval: each has two more polls while the vanished ones are asked again and again.
     let before = stay.requests.load(Ordering::Relaxed);
     wait_until("polls of those that stay", || stay.requests.load(Ordering::Relaxed) >= before + 2 * half);
-    let has_value = |values: &Values| values["stay500/a"] == Some(7.0);
+    let has_value = |values: &SensorValues| values["stay500/a"] == Some(7.0);
     running.answer("stay500/u", has_value);
     assert_eq!(status(&mut running, "failing"), half as f64);
     running.discover();

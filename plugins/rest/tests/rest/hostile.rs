@@ -8,8 +8,10 @@ use flate2::write::GzEncoder;
 use wholegrain_sources::ReadProblem;
 use wholegrain_testkit::{Random, wait_until};
 
+use wholegrain_source_testkit::RunningSource;
+
 use super::stub::{StubAnswer, StubServer};
-use super::{Running, config, configure_in, write_credentials};
+use super::{config, configure_in, started, write_credentials};
 
 const PAGE: &str = "{\"a\": 7}";
 const KEYS: &str = "value = [{ name = \"a\", path = \"$.a\" }]";
@@ -22,7 +24,7 @@ fn os(what: &'static str, errno: i32) -> ReadProblem {
 fn answers_that_are_garbage_are_gaps() {
     let server = StubServer::new(StubAnswer::text(PAGE));
     let mut running =
-        Running::new(&config(&server, "", KEYS).replace("path = \"d\"", "path = \"d\"\nbody_bytes_max = \"100KiB\""));
+        started(&config(&server, "", KEYS).replace("path = \"d\"", "path = \"d\"\nbody_bytes_max = \"100KiB\""));
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&vec![b' '; 50 << 20]).unwrap();
     let bomb = packed.finish().unwrap();
@@ -60,7 +62,7 @@ fn answers_that_are_garbage_are_gaps() {
 #[test]
 fn statuses_without_values_are_gaps() {
     let server = StubServer::new(StubAnswer::text(PAGE));
-    let mut running = Running::new(&config(&server, "", KEYS));
+    let mut running = started(&config(&server, "", KEYS));
     for (status, what) in [
         (204, "HTTP 204: an answer without a body"),
         (304, "HTTP 304: not modified, though nobody asked for that"),
@@ -84,7 +86,7 @@ fn a_device_that_is_slow_or_hangs_delays_no_other() {
     let slow = StubServer::new(StubAnswer::Slow(PAGE.repeat(100).into()));
     let quick = StubServer::new(StubAnswer::text("{\"a\": 0}"));
     let hosts = [&hanging, &slow, &quick].map(|server| format!("\"127.0.0.1:{}\"", server.port)).join(", ");
-    let mut running = Running::new(&format!(
+    let mut running = started(&format!(
         "[plugins.rest]\ninterval = \"40ms\"\ntimeout = \"300ms\"\nfirst_answers = \"1s\"\n[[plugins.rest.device]]\nhosts = [{hosts}]\n\
          path = \"{{host}}\"\n[[plugins.rest.device.url]]\nname = \"u\"\nuri = \"/\"\n{KEYS}"
     ));
@@ -123,7 +125,7 @@ fn wrong_credentials_are_named_once_and_not_tried_again_soon() {
         ("bearer", "", "authorization: bearer abc"),
         ("key", secret, "x-api-key: k-1"),
     ] {
-        let mut running = Running::of(configure_in(folder.path(), &text(name, more)).unwrap());
+        let mut running = RunningSource::of(configure_in(folder.path(), &text(name, more)).unwrap());
         running.answer("d/u", |values| values["d/a"] == Some(7.0));
         assert!(server.last().to_lowercase().contains(header), "{}", server.last());
     }
@@ -136,7 +138,7 @@ fn wrong_credentials_are_named_once_and_not_tried_again_soon() {
         let error = configure_in(folder.path(), &text(name, more)).err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
     }
-    let mut running = Running::of(configure_in(folder.path(), &text("basic", "")).unwrap());
+    let mut running = RunningSource::of(configure_in(folder.path(), &text("basic", "")).unwrap());
     running.answer("d/u", |values| values["d/a"] == Some(7.0));
     server.set(StubAnswer::Page(401, "", Vec::new()));
     running.wait_for_gaps("d/u", os("credentials of the device", libc::EACCES));
@@ -159,7 +161,7 @@ fn a_redirect_to_another_host_gets_no_credentials() {
     let server = StubServer::new(StubAnswer::text(PAGE));
     let more = "path = \"d\"\ncredentials = \"c\"\nredirects = 1\nsecret_headers = { X-Api-Key = \"plant_key\" }";
     let text = config(&server, "", &format!("headers = {{ X-Site = \"s\" }}\n{KEYS}")).replace("path = \"d\"", more);
-    let mut running = Running::of(configure_in(folder.path(), &text).unwrap());
+    let mut running = RunningSource::of(configure_in(folder.path(), &text).unwrap());
     running.answer("d/u", |values| values["d/a"] == Some(7.0));
     assert!(server.last().to_lowercase().contains("x-site: s"));
     let answer = format!("HTTP/1.1 302 X\r\nLocation: http://127.0.0.2:{}/\r\nContent-Length: 0\r\n\r\n", other.port);

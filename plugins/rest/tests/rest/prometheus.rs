@@ -7,7 +7,7 @@ use serde_json::Value;
 use wholegrain_model::name::sanitize_level;
 use wholegrain_testkit::{free_port, wait_for};
 
-use super::Running;
+use super::started;
 
 /// A program that ends with the test.
 struct Peer(Child);
@@ -46,7 +46,7 @@ fn values_are_those_that_prometheus_has() {
         let answer = get(&url)?;
         answer["data"]["result"].as_array().filter(|list| list.len() >= 3).cloned()
     });
-    let mut running = Running::new(&format!(
+    let mut running = started(&format!(
         r#"[plugins.rest]
 interval = "200ms"
 timeout = "10s"

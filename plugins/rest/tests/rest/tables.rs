@@ -3,7 +3,7 @@
 use wholegrain_testkit::wait_until;
 
 use super::stub::{StubAnswer, StubServer};
-use super::{Running, config};
+use super::{config, started};
 
 const TABLE: &str = r#"
 table = [{ name = "pump", rows = "$.halls[*].pumps[*]", index = ["../../name", "id"], column = [{ name = "rpm", path = "rpm", unit = "/min" }, { name = "on", path = "on" }] }]
@@ -16,7 +16,7 @@ fn page(pumps: &str) -> StubAnswer {
 #[test]
 fn rows_are_named_by_members_and_found_at_run_time() {
     let server = StubServer::new(page(r#"{"id": 1, "rpm": "900", "on": true}"#));
-    let mut running = Running::new(&config(&server, "", TABLE));
+    let mut running = started(&config(&server, "", TABLE));
     let values = running.answer("d/u", |values| values["d/pump/hall_A/1/rpm"] == Some(900.0));
     assert_eq!((values["d/pump/hall_A/1/on"], values["d/rest/u/left_out"]), (Some(1.0), Some(0.0)));
     // Another order, and a new row.
@@ -39,7 +39,7 @@ fn rows_with_one_name_without_a_name_and_with_a_wrong_one() {
         r#"{{"id": 1, "rpm": 1}}, {{"id": "1", "rpm": 2}}, {{"rpm": 3}}, {{"id": null, "rpm": 4}}, {{"id": "a/b\n*", "rpm": 5}}, {{"id": "{long}", "rpm": 6}}"#
     );
     let server = StubServer::new(page(&pumps));
-    let mut running = Running::new(&config(&server, "", TABLE));
+    let mut running = started(&config(&server, "", TABLE));
     let values = running.answer("d/u", |values| values["d/pump/hall_A/a_b__/rpm"] == Some(5.0));
     assert_eq!(values["d/pump/hall_A/1/rpm"], None, "nobody knows which one it is");
     assert_eq!(values["d/rest/u/left_out"], Some(2.0), "those without a name");
@@ -55,7 +55,7 @@ fn the_number_of_sensors_is_bounded_and_what_is_left_out_is_counted() {
         page(&pumps.collect::<Vec<_>>().join(","))
     };
     let server = StubServer::new(pumps(0, 100));
-    let mut running = Running::new(&config(&server, "", &format!("series_max = 21\n{TABLE}")));
+    let mut running = started(&config(&server, "", &format!("series_max = 21\n{TABLE}")));
     let values = running.answer("d/u", |_| true);
     assert_eq!(values.len(), 20 + 3, "10 rows of 2 columns; an 11th would have half a row");
     assert_eq!(values["d/rest/u/left_out"], Some(90.0));
@@ -80,7 +80,7 @@ fn keys_of_objects_name_rows_and_rows_have_times() {
     )));
     let keys =
         "table = [{ name = \"\", rows = \"$.sensors.*\", time = \"at\", column = [{ name = \"v\", path = \"v\" }] }]";
-    let mut running = Running::new(&config(&server, "", keys).replace("\"1s\"", "\"1000s\""));
+    let mut running = started(&config(&server, "", keys).replace("\"1s\"", "\"1000s\""));
     let values = running.answer("d/u", |values| values["d/t_1/v"] == Some(1.0));
     assert_eq!((values["d/t2/v"], values["d/t3/v"], values["d/t4/v"]), (None, None, None));
     running.wait_for_note("d/t2/v is older than stale_after; d/t3/v has a time that cannot be read; d/t4/v has a time that cannot be read");
@@ -91,7 +91,7 @@ fn rows_cannot_take_names_of_other_sensors() {
     let server =
         StubServer::new(StubAnswer::text("{\"a\": {\"v\": 7}, \"b\": {\"v\": 8}, \"rest\": {\"u/duration\": 1}}"));
     let keys = "value = [{ name = \"a/v\", path = \"$.a.v\", scale = 2.0 }]\ntable = [{ name = \"\", rows = \"$.*\", column = [{ name = \"v\", path = \"v\" }] }]";
-    let mut running = Running::new(&config(&server, "", keys));
+    let mut running = started(&config(&server, "", keys));
     let values = running.answer("d/u", |values| values["d/a/v"] == Some(7.0));
     assert_eq!((values["d/b/v"], values["d/rest/u/left_out"]), (Some(8.0), Some(1.0)));
     running.wait_for_note("the row \"a\" is left out");

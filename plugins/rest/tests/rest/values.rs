@@ -5,7 +5,7 @@ use wholegrain_sources::ReadProblem;
 use wholegrain_testkit::wait_until;
 
 use super::stub::{StubAnswer, StubServer};
-use super::{Running, config};
+use super::{config, started};
 
 const KEYS: &str = r#"
 value = [
@@ -22,7 +22,7 @@ const PAGE: &str = r#"{"a": 3, "mode": "on", "starts": 9007199254740993, "e": 12
 #[test]
 fn values_of_json_with_units_kinds_and_types() {
     let server = StubServer::new(StubAnswer::text(PAGE));
-    let mut running = Running::new(&config(&server, "", KEYS));
+    let mut running = started(&config(&server, "", KEYS));
     let values = running.answer("d/u", |values| values["d/a"] == Some(3.0));
     assert_eq!((values["d/mode"], values["d/energy"]), (Some(1.0), Some(125.0)));
     assert!((values["d/fahrenheit"].unwrap() - 100.0).abs() < 1e-9, "{values:?}");
@@ -45,7 +45,7 @@ fn values_of_json_with_units_kinds_and_types() {
 #[test]
 fn each_wrong_value_is_a_gap_of_its_own_and_named_once() {
     let server = StubServer::new(StubAnswer::text(PAGE));
-    let mut running = Running::new(&config(&server, "", KEYS));
+    let mut running = started(&config(&server, "", KEYS));
     for (page, sensor, note) in [
         (PAGE.replace("\"a\": 3", "\"b\": 3"), "d/a", Some("d/a is missing")),
         (PAGE.replace("\"a\": 3", "\"a\": null"), "d/a", Some("d/a is null")),
@@ -104,7 +104,7 @@ value = [
 ]
 table = [{ name = "site", rows = "$[*]", index = "site", column = [{ name = "t", path = "['T °C']", unit = "Cel" }] }]
 "#;
-    let mut running = Running::new(&config(&server, "", keys));
+    let mut running = started(&config(&server, "", keys));
     let values = running.answer("d/u", |values| values.get("d/site/south/t") == Some(&Some(-1.25)));
     assert_eq!(values["d/site/north/t"], Some(12.5));
     assert_eq!(
@@ -128,7 +128,7 @@ value = [
 ]
 table = [{ name = "phase", rows = "/ups/output/phase", index = "@id", column = [{ name = "voltage", path = "voltage", unit = "V" }] }]
 "#;
-    let mut running = Running::new(&config(&server, "", keys));
+    let mut running = started(&config(&server, "", keys));
     let values = running.answer("d/u", |values| values.get("d/phase/L1/voltage") == Some(&Some(230.0)));
     assert_eq!((values["d/charge"], values["d/on_battery"]), (Some(97.5), Some(1.0)));
     assert_eq!((values["d/phase/L2/voltage"], values["d/voltage"]), (None, None));
@@ -145,7 +145,7 @@ fn the_own_time_of_an_answer_decides() {
     let keys = "time = \"$.t\"\nvalue = [{ name = \"a\", path = \"$.a\" }]";
     let first = now() - 300_000_000;
     let server = StubServer::new(page(first.to_string(), 1));
-    let mut running = Running::new(&config(&server, "", keys).replace("\"1s\"", "\"3s\""));
+    let mut running = started(&config(&server, "", keys).replace("\"1s\"", "\"3s\""));
     let (taken_at, _) = running.answer_at("d/u", |values| values["d/a"] == Some(1.0));
     assert_eq!(taken_at, first);
     // The same time again: no newer values, though the text says so.
@@ -175,7 +175,7 @@ fn several_addresses_with_bodies_and_headers() {
     let server = StubServer::new(StubAnswer::text("{\"a\": 1}"));
     let keys = "value = [{ name = \"a\", path = \"$.a\" }]\n[[plugins.rest.device.url]]\nname = \"rpc\"\nuri = \"/rpc\"\ninterval = \"80ms\"\n\
                 body = { method = \"get\", params = [\"x\"] }\nheaders = { X-Version = \"2\" }\nvalue = [{ name = \"b\", path = \"$.a\" }]";
-    let mut running = Running::new(&config(&server, "", keys));
+    let mut running = started(&config(&server, "", keys));
     running.answer("d/rpc", |values| values["d/b"] == Some(1.0));
     running.answer("d/u", |values| values["d/a"] == Some(1.0));
     wait_until("a POST", || server.last().starts_with("POST"));

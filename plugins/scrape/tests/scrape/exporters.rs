@@ -9,7 +9,7 @@ use wholegrain_model::Kind;
 use wholegrain_testkit::checkout::root;
 use wholegrain_testkit::{free_port, wait_for};
 
-use super::Running;
+use super::started;
 
 /// A program that ends with the test.
 struct Peer(Child);
@@ -54,7 +54,7 @@ fn get(url: &str) -> Option<Value> {
 #[test]
 fn values_of_node_exporter_are_those_of_the_kernel() {
     let (_peer, port) = node_exporter();
-    let mut running = Running::new(&config(port, ""));
+    let mut running = started(&config(port, ""));
     let values = running.answer("e", |_| true);
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).unwrap();
@@ -93,7 +93,7 @@ fn series_and_values_are_those_that_prometheus_scrapes() {
         let answer = get(&url)?;
         answer["data"]["result"].as_array().filter(|list| list.len() > 20).cloned()
     });
-    let mut running = Running::new(&config(port, "names = \"{name}/{pairs}\""));
+    let mut running = started(&config(port, "names = \"{name}/{pairs}\""));
     let values = running.answer("e", |_| true);
     let mut expected = BTreeSet::new();
     let mut compared = 0;
@@ -132,7 +132,7 @@ fn blackbox_exporter_probes_what_a_url_names() {
         "[plugins.scrape]\ninterval = \"200ms\"\ntimeout = \"20s\"\n[[plugins.scrape.device]]\nhosts = [\"127.0.0.1\"]\n\
          path = \"probe/{{host}}\"\nurl = \"http://127.0.0.1:{port}/probe?module=http_2xx&target=http://{{host}}:{target}/metrics\"\n"
     );
-    let mut running = Running::new(&text);
+    let mut running = started(&text);
     let values = running.answer("probe/127.0.0.1", |values| values["probe/127.0.0.1/probe_success"] == Some(1.0));
     assert_eq!(values["probe/127.0.0.1/probe_http_status_code"], Some(200.0));
     assert!(values["probe/127.0.0.1/probe_duration_seconds"].is_some_and(|seconds| seconds > 0.0));
@@ -149,7 +149,7 @@ fn process_exporter_counts_processes_of_a_name() {
     let flags = ["-procnames".to_owned(), name.to_owned(), format!("-web.listen-address=127.0.0.1:{port}")];
     let _exporter = Peer::start("prometheus-process-exporter", &flags);
     let rules = "rules = [{ metrics = \"go_*\", drop = true }, { metrics = \"namedprocess_namegroup_num_procs\", path = \"processes/{label:groupname}\" }]";
-    let mut running = Running::new(&config(port, rules));
+    let mut running = started(&config(port, rules));
     let values = running.answer("e", |values| values.get("e/processes/wg-sleeper") == Some(&Some(2.0)));
     assert!(values.keys().all(|name| !name.starts_with("e/go_")));
 }
@@ -160,7 +160,7 @@ fn open_metrics_of_the_python_library() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scrape/openmetrics.py");
     let python = root().join(".venv/bin/python").display().to_string();
     let _exporter = Peer::start(&python, &[script.to_owned(), port.to_string()]);
-    let mut running = Running::new(&config(port, ""));
+    let mut running = started(&config(port, ""));
     let values = running.answer("e", |_| true);
     for (name, expected) in [
         ("pumped_joules_total/p1", 17.5),

@@ -10,8 +10,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
+use wholegrain_source_testkit::RunningSource;
+
+use super::configure_in;
 use super::stub::{StubAnswer, StubServer};
-use super::{Running, configure_in};
 
 /// An authority that signs the certificates of a test.
 struct Authority {
@@ -66,8 +68,8 @@ fn config(server: &StubServer, keys: &str) -> String {
     )
 }
 
-fn running(folder: &Path, server: &StubServer, keys: &str) -> Running {
-    Running::of(configure_in(folder, &config(server, keys)).unwrap_or_else(|error| panic!("{error}")))
+fn running(folder: &Path, server: &StubServer, keys: &str) -> RunningSource {
+    RunningSource::of(configure_in(folder, &config(server, keys)).unwrap_or_else(|error| panic!("{error}")))
 }
 
 #[test]
