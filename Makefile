@@ -17,10 +17,10 @@ demo: build ## the same with a demonstration centre beside this machine
 	@exec target/release/wholegrain up --demo
 
 demo-facility: PLUGINS = bacnet modbus rest snmp
-demo-facility: build ## build, then run a plant of SNMP, Modbus, BACnet and REST devices with an agent and a server (data in ./var-facility)
+demo-facility: build plugins ## build, then run a plant of SNMP, Modbus, BACnet and REST devices with an agent and a server (data in ./var-facility)
 	@exec demo/facility/run $(FACILITY)
 
-build: plugins ## release binaries in target/release, plug-ins in target/release/plugins
+build: ## release binaries in target/release
 	$(CARGO) build --release --locked -p wholegrain
 	$(CARGO) build --profile agent --locked -p wholegrain-agent
 	@install target/agent/wholegrain-agent target/release/wholegrain-agent

@@ -5,50 +5,19 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use wholegrain_model::name::check_relative;
+use wholegrain_job_records::{JobRecordFile, RecordedJob};
 
-use crate::library::is_trusted;
-
-/// The largest file of records, in bytes: above the agent's own bound.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-/// The version of the file.
-const VERSION: u32 = 1;
 /// The longest `/proc/<pid>/cgroup`, in bytes: 16 hierarchies with the longest paths.
 const CGROUP_BYTES_MAX: u64 = 64 << 10;
-
-#[derive(Deserialize)]
-struct RecordFile {
-    version: u32,
-    records: Vec<StoredJob>,
-}
-
-#[derive(Deserialize)]
-struct StoredJob {
-    dirs: Vec<(PathBuf, u64)>,
-    record: JobOfRecord,
-}
-
-#[derive(Deserialize)]
-struct JobOfRecord {
-    level: String,
-    #[serde(default)]
-    to: Option<i64>,
-}
-
-/// The identity of a version of the file: its inode, its change in ns, its length.
-type Stamp = (u64, i64, i64, u64);
 
 /// The directories of running jobs.
 #[derive(Debug, Clone)]
 pub struct JobDirectories {
-    records: PathBuf,
+    records: JobRecordFile,
     proc: PathBuf,
     cgroup: PathBuf,
-    stamp: Option<Stamp>,
     /// The level in sensors' names, by directory.
     levels: HashMap<PathBuf, String>,
 }
@@ -56,36 +25,17 @@ pub struct JobDirectories {
 impl JobDirectories {
     /// Directories of no job, until the first refresh.
     pub fn new(records: PathBuf, proc: &Path, cgroup: &Path) -> Self {
-        Self { records, proc: proc.to_owned(), cgroup: cgroup.to_owned(), stamp: None, levels: HashMap::new() }
+        let records = JobRecordFile::new(records);
+        Self { records, proc: proc.to_owned(), cgroup: cgroup.to_owned(), levels: HashMap::new() }
     }
 
     /// Reads the file if it has changed. Whether it has. Without the file there are no jobs.
     pub fn refresh(&mut self) -> Result<bool, String> {
-        let explain = |reason: String| format!("{}: {reason}", self.records.display());
-        let options = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = match File::options().read(true).custom_flags(options).open(&self.records) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                self.stamp = None;
-                self.levels.clear();
-                return Ok(false);
-            }
-            Err(error) => return Err(explain(error.to_string())),
-        };
-        let metadata = file.metadata().map_err(|error| explain(error.to_string()))?;
-        let stamp = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec(), metadata.len());
-        if self.stamp == Some(stamp) {
-            return Ok(false);
-        }
-        if !metadata.is_file() || !is_trusted(&metadata) || metadata.len() > FILE_BYTES_MAX {
-            return Err(explain(format!(
-                "refused: only a file of root or of the agent's user, of at most {FILE_BYTES_MAX} bytes, counts"
-            )));
-        }
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| explain(error.to_string()))?;
-        self.levels = parse(&bytes).map_err(explain)?;
-        self.stamp = Some(stamp);
+        let Some(jobs) = self.records.read_changed()? else { return Ok(false) };
+        let all = jobs.into_iter().flat_map(|RecordedJob { level, directories }| {
+            directories.into_iter().map(move |(path, _)| (path, level.clone()))
+        });
+        self.levels = all.collect();
         Ok(true)
     }
 
@@ -125,18 +75,6 @@ impl JobDirectories {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<HashMap<PathBuf, String>, String> {
-    let file: RecordFile =
-        serde_json::from_slice(bytes).map_err(|error| format!("not the agent's records: {error}"))?;
-    if file.version != VERSION {
-        return Err(format!("its version is {}, and {VERSION} is known here", file.version));
-    }
-    let running = file.records.into_iter().filter(|job| job.record.to.is_none());
-    let valid = running.filter(|job| check_relative(&job.record.level).is_ok() && !job.record.level.contains('/'));
-    let all = valid.flat_map(|job| job.dirs.into_iter().map(move |(path, _)| (path, job.record.level.clone())));
-    Ok(all.collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,22 +110,5 @@ mod tests {
         }
         assert_eq!(jobs.level_of(99), None, "it has ended");
         assert!(jobs.has("1") && !jobs.has("3"));
-    }
-
-    #[test]
-    fn a_file_that_is_not_the_agents_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        let records = dir.path().join("records.json");
-        let mut jobs = JobDirectories::new(records.clone(), dir.path(), dir.path());
-        std::fs::write(&records, r#"{"version":9,"records":[]}"#).unwrap();
-        assert!(jobs.refresh().unwrap_err().contains("version is 9"));
-        std::fs::write(&records, "[{").unwrap();
-        assert!(jobs.refresh().unwrap_err().contains("not the agent's records"));
-        std::fs::set_permissions(&records, std::fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(jobs.refresh().unwrap_err().contains("refused"));
-        std::fs::rename(&records, dir.path().join("real")).unwrap();
-        std::os::unix::fs::symlink(dir.path().join("real"), &records).unwrap();
-        assert!(jobs.refresh().is_err(), "a link is not followed");
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nvml_wrapper_sys::bindings as nvml;
@@ -122,7 +122,7 @@ impl Library {
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| explain(error.to_string()))?;
         let metadata = file.metadata().map_err(|error| explain(error.to_string()))?;
-        if !metadata.is_file() || !is_trusted(&metadata) {
+        if !metadata.is_file() || !wholegrain_job_records::is_trusted(&metadata) {
             return Err(explain(
                 "only a file of root or of the agent's user that no other user can write is loaded".into(),
             ));
@@ -165,11 +165,4 @@ impl Drop for Library {
     fn drop(&mut self) {
         self.shut_down();
     }
-}
-
-/// Whether nobody but root and this process's user can have written a file.
-pub fn is_trusted(metadata: &std::fs::Metadata) -> bool {
-    // SAFETY: takes no argument and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    (metadata.uid() == 0 || metadata.uid() == own) && metadata.mode() & 0o022 == 0
 }
