@@ -36,7 +36,7 @@ struct JobIdentity {
     to: Option<i64>,
 }
 
-/// A running job.
+/// A job that runs, with its cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedJob {
     /// The job's level in sensors' names.

@@ -22,14 +22,14 @@ pub fn configure_plugin(kind: &SourceType, folder: &Path, text: &str) -> Result<
 }
 
 /// A configured source with its groups, as the agent has it.
-pub struct RunningSource {
+pub struct SampledSource {
     pub source: Box<dyn Source>,
     pub notes: Vec<String>,
     pub groups: Vec<GroupPlan>,
 }
 
-impl RunningSource {
-    /// Discovers once.
+impl SampledSource {
+    /// Takes a source and discovers its groups once.
     pub fn of(source: Box<dyn Source>) -> Self {
         let mut running = Self { source, notes: Vec::new(), groups: Vec::new() };
         running.discover();

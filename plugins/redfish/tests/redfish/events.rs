@@ -7,7 +7,7 @@ use wholegrain_devices::system_time;
 use wholegrain_model::time::Timestamp;
 use wholegrain_testkit::wait_until;
 
-use wholegrain_source_testkit::RunningSource;
+use wholegrain_source_testkit::SampledSource;
 
 use super::hostile::config;
 use super::service::{ReadWrite, ServiceReply, TestService, link};
@@ -66,7 +66,7 @@ fn event(severities: &[&str]) -> Value {
 }
 
 /// Waits until the counts are these: ok, warning, critical, other, dropped.
-fn wait_for_counts(running: &mut RunningSource, expected: [f64; 5]) {
+fn wait_for_counts(running: &mut SampledSource, expected: [f64; 5]) {
     let names = ["ok", "warning", "critical", "other", "dropped"];
     let mut last = Vec::new();
     wait_until("the counts", || {
@@ -146,7 +146,7 @@ fn metric_reports_come_as_events_too() {
     let keys = "events = \"sse\"\nsubsystems = [\"telemetry\"]";
     let mut running = started(&config(service.port, keys));
     let mut samples = Vec::new();
-    let mut collect = |running: &mut RunningSource, count: usize| {
+    let mut collect = |running: &mut SampledSource, count: usize| {
         wait_until("samples", || {
             let (reading, values) = running.read("b/report/P");
             samples.extend(reading.taken_at.map(|at| (at / 1_000_000_000 - begin, values["b/report/P/InletCelsius"])));

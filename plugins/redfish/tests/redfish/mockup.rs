@@ -11,7 +11,7 @@ use wholegrain_model::time::Timestamp;
 use wholegrain_testkit::checkout::root;
 use wholegrain_testkit::{free_port, wait_for, wait_until};
 
-use wholegrain_source_testkit::{RunningSource, SensorValues};
+use wholegrain_source_testkit::{SampledSource, SensorValues};
 
 use super::started;
 
@@ -44,7 +44,7 @@ impl PythonPeer {
         values.into_iter().map(|(name, value)| (format!("b/{name}"), value.as_f64())).collect()
     }
 
-    fn running(&self, keys: &str) -> RunningSource {
+    fn running(&self, keys: &str) -> SampledSource {
         started(&format!(
             "[plugins.redfish]\ninterval = \"200ms\"\ntimeout = \"30s\"\nfirst_answers = \"30s\"\n[[plugins.redfish.device]]\n\
              hosts = [\"127.0.0.1:{}\"]\npath = \"b\"\nscheme = \"http\"\n{keys}\n",
@@ -85,7 +85,7 @@ fn copy_mockup(to: &Path) -> i64 {
 }
 
 /// The values of all groups of a controller, once as many groups as expected have answered.
-fn all_values(running: &mut RunningSource, groups: usize) -> SensorValues {
+fn all_values(running: &mut SampledSource, groups: usize) -> SensorValues {
     wait_until("the groups", || {
         running.discover();
         running.groups.iter().filter(|group| group.name.starts_with("b/")).count() >= groups

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use wholegrain_testkit::wait_until;
 
-use wholegrain_source_testkit::RunningSource;
+use wholegrain_source_testkit::SampledSource;
 
 use super::configure_in;
 use super::hostile::config;
@@ -92,10 +92,10 @@ impl TestSessions {
 }
 
 /// A running source with these credentials.
-pub fn running(folder: &Path, service: &TestService, text: &str, keys: &str) -> RunningSource {
+pub fn running(folder: &Path, service: &TestService, text: &str, keys: &str) -> SampledSource {
     credentials(folder, text);
     let text = config(service.port, &format!("credentials = \"bmc\"\ninsecure = true\n{keys}"));
-    RunningSource::of(configure_in(folder, &text).unwrap_or_else(|error| panic!("{error}")))
+    SampledSource::of(configure_in(folder, &text).unwrap_or_else(|error| panic!("{error}")))
 }
 
 const RIGHT: &str = "user = \"monitor\"\npassword = \"pass-word\"\n";

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use wholegrain_source_testkit::RunningSource;
+use wholegrain_source_testkit::SampledSource;
 
 use super::configure_in;
 use super::hostile::config;
@@ -52,10 +52,10 @@ fn certificates_are_checked_unless_the_configuration_says_otherwise() {
     std::fs::write(folder.path().join("ca.pem"), &authority.pem).unwrap();
     let running = |service: &TestService, keys: &str| {
         let text = config(service.port, keys).replace("scheme = \"http\"\n", "");
-        RunningSource::of(configure_in(folder.path(), &text).unwrap_or_else(|error| panic!("{error}")))
+        SampledSource::of(configure_in(folder.path(), &text).unwrap_or_else(|error| panic!("{error}")))
     };
     let cpu =
-        |running: &mut RunningSource| running.answer("b/chassis/1/thermal", |_| true)["b/chassis/1/temperature/CPU"];
+        |running: &mut SampledSource| running.answer("b/chassis/1/thermal", |_| true)["b/chassis/1/temperature/CPU"];
     let good = authority.service("127.0.0.1", 2100);
     assert_eq!(cpu(&mut running(&good, "ca = \"ca.pem\"")), Some(41.0));
     let expired = authority.service("127.0.0.1", 2001);

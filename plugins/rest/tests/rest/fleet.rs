@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use wholegrain_testkit::wait_until;
 
-use wholegrain_source_testkit::{RunningSource, SensorValues};
+use wholegrain_source_testkit::{SampledSource, SensorValues};
 
 use super::started;
 
@@ -79,7 +79,7 @@ fn half_of_a_thousand_devices_vanish() {
         list(&vanish, "vanish")
     ));
     let status =
-        |running: &mut RunningSource, sensor: &str| running.read("rest").1[&format!("rest/{sensor}")].unwrap_or(-1.0);
+        |running: &mut SampledSource, sensor: &str| running.read("rest").1[&format!("rest/{sensor}")].unwrap_or(-1.0);
     assert_eq!(running.groups.len(), DEVICES + 1);
     wait_until("all devices answer", || status(&mut running, "answers") >= DEVICES as f64);
     vanish.is_there.store(false, Ordering::Relaxed);

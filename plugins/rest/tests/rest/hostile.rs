@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use wholegrain_sources::ReadProblem;
 use wholegrain_testkit::{Random, wait_until};
 
-use wholegrain_source_testkit::RunningSource;
+use wholegrain_source_testkit::SampledSource;
 
 use super::stub::{StubAnswer, StubServer};
 use super::{config, configure_in, started, write_credentials};
@@ -125,7 +125,7 @@ fn wrong_credentials_are_named_once_and_not_tried_again_soon() {
         ("bearer", "", "authorization: bearer abc"),
         ("key", secret, "x-api-key: k-1"),
     ] {
-        let mut running = RunningSource::of(configure_in(folder.path(), &text(name, more)).unwrap());
+        let mut running = SampledSource::of(configure_in(folder.path(), &text(name, more)).unwrap());
         running.answer("d/u", |values| values["d/a"] == Some(7.0));
         assert!(server.last().to_lowercase().contains(header), "{}", server.last());
     }
@@ -138,7 +138,7 @@ fn wrong_credentials_are_named_once_and_not_tried_again_soon() {
         let error = configure_in(folder.path(), &text(name, more)).err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
     }
-    let mut running = RunningSource::of(configure_in(folder.path(), &text("basic", "")).unwrap());
+    let mut running = SampledSource::of(configure_in(folder.path(), &text("basic", "")).unwrap());
     running.answer("d/u", |values| values["d/a"] == Some(7.0));
     server.set(StubAnswer::Page(401, "", Vec::new()));
     running.wait_for_gaps("d/u", os("credentials of the device", libc::EACCES));
@@ -161,7 +161,7 @@ fn a_redirect_to_another_host_gets_no_credentials() {
     let server = StubServer::new(StubAnswer::text(PAGE));
     let more = "path = \"d\"\ncredentials = \"c\"\nredirects = 1\nsecret_headers = { X-Api-Key = \"plant_key\" }";
     let text = config(&server, "", &format!("headers = {{ X-Site = \"s\" }}\n{KEYS}")).replace("path = \"d\"", more);
-    let mut running = RunningSource::of(configure_in(folder.path(), &text).unwrap());
+    let mut running = SampledSource::of(configure_in(folder.path(), &text).unwrap());
     running.answer("d/u", |values| values["d/a"] == Some(7.0));
     assert!(server.last().to_lowercase().contains("x-site: s"));
     let answer = format!("HTTP/1.1 302 X\r\nLocation: http://127.0.0.2:{}/\r\nContent-Length: 0\r\n\r\n", other.port);

@@ -15,7 +15,7 @@ use std::path::Path;
 use stub::StubServer;
 use wholegrain_model::config::ConfigError;
 use wholegrain_plugin_rest::SOURCE;
-use wholegrain_source_testkit::{RunningSource, configure_plugin};
+use wholegrain_source_testkit::{SampledSource, configure_plugin};
 use wholegrain_sources::Source;
 
 fn configure_in(folder: &Path, text: &str) -> Result<Box<dyn Source>, ConfigError> {
@@ -43,6 +43,6 @@ fn config(server: &StubServer, common: &str, keys: &str) -> String {
 }
 
 /// A running source without files of its own.
-fn started(text: &str) -> RunningSource {
-    RunningSource::of(configure_in("".as_ref(), text).unwrap_or_else(|error| panic!("{error}")))
+fn started(text: &str) -> SampledSource {
+    SampledSource::of(configure_in("".as_ref(), text).unwrap_or_else(|error| panic!("{error}")))
 }

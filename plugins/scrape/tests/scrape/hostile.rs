@@ -9,7 +9,7 @@ use wholegrain_model::Kind;
 use wholegrain_sources::ReadProblem;
 use wholegrain_testkit::{Random, free_port, wait_until};
 
-use wholegrain_source_testkit::RunningSource;
+use wholegrain_source_testkit::SampledSource;
 
 use super::stub::{StubAnswer, StubServer};
 use super::{configure_in, started};
@@ -188,14 +188,14 @@ fn wrong_credentials_are_named_once_and_not_tried_again_soon() {
     for (name, header) in
         [("basic", "authorization: Basic c2l0ZTpwYXNzOndvcmQ="), ("bearer", "authorization: Bearer abc")]
     {
-        let mut running = RunningSource::of(configure_in(folder.path(), &text(name)).unwrap());
+        let mut running = SampledSource::of(configure_in(folder.path(), &text(name)).unwrap());
         running.answer(&group(&server), |_| true);
         // A last request of the source before may still come.
         wait_until(header, || server.head().replace("Authorization", "authorization").contains(header));
     }
     let error = configure_in(folder.path(), &text("both")).err().unwrap().to_string();
     assert!(error.contains("have a token and a user"), "{error}");
-    let mut running = RunningSource::of(configure_in(folder.path(), &text("basic")).unwrap());
+    let mut running = SampledSource::of(configure_in(folder.path(), &text("basic")).unwrap());
     running.answer(&group(&server), |_| true);
     server.set(StubAnswer::Page(401, "", Vec::new()));
     running.wait_for_gaps(&group(&server), os("credentials of the device", libc::EACCES));

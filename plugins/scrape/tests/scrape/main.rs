@@ -7,7 +7,7 @@ mod tls;
 
 use wholegrain_model::config::ConfigError;
 use wholegrain_plugin_scrape::SOURCE;
-use wholegrain_source_testkit::{RunningSource, configure_plugin};
+use wholegrain_source_testkit::{SampledSource, configure_plugin};
 use wholegrain_sources::Source;
 
 fn configure_in(folder: &std::path::Path, text: &str) -> Result<Box<dyn Source>, ConfigError> {
@@ -15,6 +15,6 @@ fn configure_in(folder: &std::path::Path, text: &str) -> Result<Box<dyn Source>,
 }
 
 /// A running source without files of its own.
-fn started(text: &str) -> RunningSource {
-    RunningSource::of(configure_in("".as_ref(), text).unwrap_or_else(|error| panic!("{error}")))
+fn started(text: &str) -> SampledSource {
+    SampledSource::of(configure_in("".as_ref(), text).unwrap_or_else(|error| panic!("{error}")))
 }

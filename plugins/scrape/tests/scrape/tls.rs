@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-use wholegrain_source_testkit::RunningSource;
+use wholegrain_source_testkit::SampledSource;
 
 use super::configure_in;
 use super::stub::{StubAnswer, StubServer};
@@ -68,8 +68,8 @@ fn config(server: &StubServer, keys: &str) -> String {
     )
 }
 
-fn running(folder: &Path, server: &StubServer, keys: &str) -> RunningSource {
-    RunningSource::of(configure_in(folder, &config(server, keys)).unwrap_or_else(|error| panic!("{error}")))
+fn running(folder: &Path, server: &StubServer, keys: &str) -> SampledSource {
+    SampledSource::of(configure_in(folder, &config(server, keys)).unwrap_or_else(|error| panic!("{error}")))
 }
 
 #[test]
