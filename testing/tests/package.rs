@@ -317,7 +317,7 @@ fn check_plugins(root: &Root, package: &Path) {
         free_port()
     );
     fs::write(&config, settings).expect("a configuration");
-    let mut check = Command::new(root.path("usr/bin/wholegrain-agent"));
+    let mut check = root.as_user("wholegrain-agent", "usr/bin/wholegrain-agent");
     let said = check.arg("--config").arg(&config).arg("--check").output().expect("the agent");
     let said = format!("{}{}", text(&said.stdout), text(&said.stderr));
     assert!(said.contains("the device has not answered yet"), "{said}");
