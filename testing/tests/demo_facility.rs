@@ -279,6 +279,27 @@ fn end(facility: &mut Facility) {
 }
 
 #[test]
+fn a_directory_that_another_user_prepared_is_refused() {
+    // SAFETY: takes no argument and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("NOT TESTED: only root can give a file to another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("venv/bin");
+    fs::create_dir_all(&bin).unwrap();
+    std::os::unix::fs::symlink("/bin/echo", bin.join("python")).unwrap();
+    for place in [dir.path(), &dir.path().join("venv"), &bin] {
+        std::os::unix::fs::chown(place, Some(12345), None).unwrap();
+        let output = Command::new(checkout().join("demo/facility/run")).arg(dir.path()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+        assert!(error.contains("belongs to another user"), "{error}");
+        std::os::unix::fs::chown(place, Some(0), None).unwrap();
+    }
+}
+
+#[test]
 fn the_plant_is_a_function_of_seed_and_time_that_removes_nine_tenths() {
     let (from, to) = (1_790_000_040, 1_790_000_040 + 6 * 3600);
     let states = truth("1", from, to, 60);
