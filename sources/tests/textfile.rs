@@ -116,6 +116,24 @@ fn lines_with_name_and_value() {
 }
 
 #[test]
+fn lines_with_mistakes_are_left_out_and_named() {
+    let mut scripts = Scripts::new("");
+    scripts.write("door.txt", "good 1\nwarm 21 unit=degC\ncount 5.5 type=int\n");
+    let (mut groups, reports) = scripts.groups();
+    assert_eq!(
+        reports,
+        [
+            "textfile: door.txt: line 2: \"warm\": unit \"degC\", at 1: `degC` is not a known UCUM unit; did you mean `Cel`?",
+            "textfile: door.txt: line 3: \"count\": the value is not an integer, which is a gap",
+        ]
+    );
+    let mut group = groups.remove("textfile/door").unwrap();
+    assert_eq!(names(&group), ["textfile/door/count", "textfile/door/good"]);
+    let what = "a decimal instead of an integer in the file";
+    check(&mut group, &[None, Some(1.0)], Some(ReadProblem::Garbage { what, line: 3 }));
+}
+
+#[test]
 fn half_written_and_old_files_are_gaps() {
     let mut scripts = Scripts::new("max_age = \"1min\"");
     scripts.write("a.prom", "a 1\nb 20\n");
@@ -188,6 +206,10 @@ fn links_sizes_and_writable_files_are_refused_and_named() {
     let (groups, reports) = scripts.groups();
     assert!(groups.contains_key("textfile/good"), "the group stays, with gaps");
     assert!(reports[0].contains("is writable by group or others (mode 0777)"), "{reports:?}");
+    fs::set_permissions(scripts.folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let (_, reports) = scripts.groups();
+    assert!(reports[0].contains("is for files of all users (mode 1777)"), "{reports:?}");
+    assert!(!reports[0].contains("chmod"), "{reports:?}");
 }
 
 #[test]
@@ -211,6 +233,24 @@ fn names_that_collide_are_refused_and_named() {
 }
 
 #[test]
+fn all_files_together_have_a_bound() {
+    let mut folder = Scripts::new("sensors_max = 3");
+    folder.write("a.prom", "a 1\nb 2\n");
+    folder.write("b.prom", "c 1\nd 2\n");
+    folder.write("c.prom", "e 1\n");
+    let (groups, notes) = folder.groups();
+    let counts: Vec<usize> = groups.values().map(|group| group.sensors.len()).collect();
+    assert_eq!(counts, [2, 1], "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("b.prom: more than 1 series")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("c.prom is left out: with it, the folder has more")), "{notes:?}");
+    // A file that comes before known ones takes their room.
+    folder.write("_.prom", "f 1\ng 2\n");
+    let (groups, notes) = folder.groups();
+    let counts: Vec<usize> = groups.values().map(|group| group.sensors.len()).collect();
+    assert_eq!(counts.iter().sum::<usize>(), 3, "{counts:?} {notes:?}");
+}
+
+#[test]
 fn settings_with_mistakes() {
     for (keys, expected) in [
         ("", "agent.toml:1:1: missing field `dir`"),
@@ -224,6 +264,10 @@ fn settings_with_mistakes() {
         ("dir = \"/x\"\npath = \"{nam}\"", "agent.toml:3:8: {nam} is none of"),
         ("dir = \"/x\"\nprefix = \"/a\"", "agent.toml:3:1: sensor name \"/a\" has an empty level"),
         ("dir = \"/x\"\nrules = [{ metrics = \"*\", scale = 0.0 }]", "agent.toml:3:1: the scale 0 of the rule"),
+        (
+            "dir = \"/x\"\nrules = [{ metrics = \"t_*\", unit = \"degC\" }]",
+            "agent.toml:3:1: in the rule for \"t_*\": unit \"degC\", at 1: `degC` is not a known UCUM unit; did you mean `Cel`?",
+        ),
         ("dir = \"/x\"\nmaxage = \"1s\"", "agent.toml:3:1: unknown key `maxage`; did you mean `max_age`?"),
     ] {
         let error = source("textfile", &format!("[sources.textfile]\n{keys}"), &Roots::default()).err().unwrap();

@@ -17,6 +17,8 @@ use crate::reader::Row;
 
 /// The most notes of one text: of lines, names and collisions.
 const NOTES_MAX: usize = 20;
+/// What messages show of a word: its first 100 bytes.
+const WORD_BYTES_SHOWN: usize = 100;
 /// The most ways of writing a series that a table remembers, for each series.
 const KEYS_PER_SERIES: usize = 2;
 
@@ -45,6 +47,11 @@ impl SeriesCatalogue {
     /// An empty catalogue of at most `series_max` series.
     pub fn new(naming: SensorNaming, series_max: usize, forget_after: u32) -> Self {
         Self { naming, series_max, forget_after, known: BTreeMap::new(), left_out: 0 }
+    }
+
+    /// Changes the bound. Known series above it stay known.
+    pub fn set_series_max(&mut self, series_max: usize) {
+        self.series_max = series_max;
     }
 
     /// Learns the series of a complete text, and gives the table of it with the sensors in the table's order. `keeps` filters sensors; `report`
@@ -95,13 +102,22 @@ impl SeriesCatalogue {
                 }
                 _ => continue,
             };
-            let Some((series, sensor)) = self.sensor(&sample, dialect, &families) else {
-                notes.add(|| {
-                    let key = String::from_utf8_lossy(&sample.key[..sample.key.len().min(100)]).into_owned();
-                    format!("line {}: {key:?} is no valid name", number + 1)
-                });
-                continue;
+            let (series, sensor) = match self.sensor(&sample, dialect, &families) {
+                Ok(sensor) => sensor,
+                Err(reason) => {
+                    notes.add(|| format!("line {}: {}: {reason}", number + 1, shown(sample.key)));
+                    continue;
+                }
             };
+            if dialect == Dialect::Plain
+                && sensor.as_ref().is_some_and(|sensor| sensor.value_type == ValueType::Int)
+                && number::int(sample.value).is_none()
+            {
+                notes.add(|| {
+                    let key = shown(sample.key);
+                    format!("line {}: {key}: the value is not an integer, which is a gap", number + 1)
+                });
+            }
             let mut identity = Vec::new();
             series.identity(&mut identity);
             if !self.known.contains_key(&identity) && self.known.len() >= self.series_max {
@@ -119,28 +135,42 @@ impl SeriesCatalogue {
         order
     }
 
-    /// The series of a line and its sensor; `None` if the line has no valid name.
+    /// The series of a line and its sensor, `None` if it is left out; or why the line is refused.
     fn sensor(
         &self,
         line: &SampleLine<'_>,
         dialect: Dialect,
         families: &Families,
-    ) -> Option<(Series, Option<SensorDef>)> {
-        if dialect != Dialect::Plain {
-            let series = Series::parse(line.key)?;
-            let sensor = self.naming.sensor(&series, families);
-            let is_valid = sensor.as_ref().is_none_or(|sensor| check_relative(&sensor.name).is_ok());
-            return is_valid.then_some((series, sensor));
+    ) -> Result<(Series, Option<SensorDef>), String> {
+        if dialect == Dialect::Plain {
+            return self.plain_sensor(line).map(|(series, sensor)| (series, Some(sensor)));
         }
-        let name = std::str::from_utf8(line.key).ok()?.to_owned();
-        check_relative(&name).ok()?;
+        let series = Series::parse(line.key).ok_or("no valid name")?;
+        let sensor = self.naming.sensor(&series, families);
+        if let Some(sensor) = &sensor {
+            check_relative(&sensor.name).map_err(|error| error.to_string())?;
+        }
+        Ok((series, sensor))
+    }
+
+    /// The series and the sensor of a line `name value key=value…`.
+    fn plain_sensor(&self, line: &SampleLine<'_>) -> Result<(Series, SensorDef), String> {
+        let name = std::str::from_utf8(line.key).map_err(|_| "the name is not UTF-8")?.to_owned();
+        if name.ends_with(':') {
+            return Err("the name ends with a colon; leave it out".to_owned());
+        }
+        check_relative(&name).map_err(|error| error.to_string())?;
         let path = if self.naming.prefix.is_empty() { name.clone() } else { format!("{}/{name}", self.naming.prefix) };
-        check_relative(&path).ok()?;
-        let mut sensor = Attributes::parse(line.rest)?.sensor(path);
+        check_relative(&path).map_err(|error| error.to_string())?;
+        let attributes = Attributes::parse(line.rest).map_err(|error| match number::float(line.value) {
+            Some(_) => error.to_string(),
+            None => "no number follows the name; a name has no blanks".to_owned(),
+        })?;
+        let mut sensor = attributes.sensor(path).map_err(|error| error.to_string())?;
         if self.naming.integers {
             sensor.value_type = ValueType::Int;
         }
-        Some((Series { name, labels: BTreeMap::new() }, Some(sensor)))
+        Ok((Series { name, labels: BTreeMap::new() }, sensor))
     }
 
     /// The slot of each series, and the sensors sorted by name. Series with the same sensor are all left out and named: which one came first
@@ -174,6 +204,11 @@ impl SeriesCatalogue {
         }
         (slots, sensors)
     }
+}
+
+/// The beginning of a word for messages, quoted.
+fn shown(word: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(&word[..word.len().min(WORD_BYTES_SHOWN)]))
 }
 
 struct Notes<'a> {
@@ -227,6 +262,8 @@ pub struct ExpositionRead {
     pub bad: u32,
     /// The first of them, from 1.
     pub first_bad: Option<u32>,
+    /// The first of them has a decimal for a sensor with integers.
+    pub is_decimal: bool,
     /// Lines of a series that the text has had before: the series is a gap.
     pub duplicates: u32,
     /// The first of them, from 1.
@@ -405,7 +442,10 @@ impl SeriesTable {
         if entry.is_integer {
             match number::int(sample.value) {
                 Some(value) => row.set_int(slot, value),
-                None => return result.bad_line(number),
+                None => {
+                    result.is_decimal |= result.bad == 0 && number::float(sample.value).is_some();
+                    return result.bad_line(number);
+                }
             }
         } else {
             match number::float(sample.value) {
@@ -437,7 +477,7 @@ impl ExpositionRead {
 fn time_of(rest: &[u8], dialect: Dialect) -> Result<Option<i64>, ()> {
     let word = rest.split(|byte| matches!(byte, b' ' | b'\t')).next().unwrap_or_default();
     match dialect {
-        Dialect::Plain => Attributes::parse(rest).map(|attributes| attributes.time).ok_or(()),
+        Dialect::Plain => Attributes::parse(rest).map(|attributes| attributes.time).map_err(|_| ()),
         Dialect::OpenMetrics if word == b"#" => Ok(None),
         Dialect::OpenMetrics => time_of_seconds(word).map(Some).ok_or(()),
         Dialect::Text => number::int(word).and_then(|ms| ms.checked_mul(1_000_000)).map(Some).ok_or(()),

@@ -146,9 +146,19 @@ impl KnownFile {
             Err(error) => report(format!("textfile: {error}")),
         }
         let keeps = |sensor: &SensorDef| options::keeps(&settings.options, &NO_OPTIONS, sensor);
+        // The folder has one bound: many files of one user must not become millions of sensors.
+        let room = settings.sensors_max.saturating_sub(taken.len());
+        self.catalogue.set_series_max(room);
         let mut notes = Vec::new();
         let (table, sensors) = self.catalogue.learn(text, self.dialect, &keeps, &mut |note| notes.push(note));
         notes.into_iter().for_each(|note| report(format!("textfile: {}: {note}", self.name)));
+        if sensors.len() > room || room == 0 {
+            let (name, most) = (&self.name, settings.sensors_max);
+            report(format!(
+                "textfile: {name} is left out: with it, the folder has more than sensors_max = {most} sensors"
+            ));
+            return None;
+        }
         if let Some((sensor, other)) = sensors.iter().find_map(|one| Some((one, taken.get(&one.name)?))) {
             let (name, sensor) = (&self.name, &sensor.name);
             report(format!(
