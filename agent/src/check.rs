@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use wholegrain_model::size::ByteSize;
@@ -18,7 +18,7 @@ use crate::engine::group::batch_samples;
 use crate::jobs;
 use crate::jobs::groups::JobSourceHandle;
 use crate::jobs::groups::preview::{GroupPreview, PreviewNode, preview};
-use crate::plugins::{self, PluginServices};
+use crate::plugins::{self, NOT_RUNNING, PluginServices, SharedProgress};
 use crate::reconcile::{SensorOwners, left_out};
 use crate::selfstat::{self, SelfSource};
 use crate::sync::lock;
@@ -27,6 +27,11 @@ use crate::sync::lock;
 const TRIAL_SAMPLES: usize = 5;
 /// The pause between these samples.
 const TRIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long the report waits for the reason why a plug-in ended in a read: 5 s.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A group that a source offers now.
 pub struct OfferedGroup {
@@ -66,8 +71,37 @@ pub struct Offer {
     pub notes: Vec<String>,
     /// Sources and plug-ins that cannot run.
     pub failures: Vec<String>,
+    /// The state of each plug-in, by its name.
+    plugins: Vec<(String, SharedProgress)>,
     #[expect(dead_code, reason = "readers of plug-ins work as long as their sources")]
     sources: Vec<Box<dyn Source>>,
+}
+
+impl Offer {
+    /// Reads a group once. Returns the sample and a problem; the plug-in of the group may have failed in the read.
+    pub fn read(&mut self, index: usize) -> (TrialSample, Option<String>) {
+        let group = &mut self.groups[index];
+        let (sample, problem) = read(group);
+        if problem.as_deref() == Some(NOT_RUNNING)
+            && let Some(at) = self.plugins.iter().position(|(name, _)| *name == group.source)
+        {
+            let (name, progress) = self.plugins.remove(at);
+            self.failures.push(format!("plug-in {name}: {}", wait_fault(&progress)));
+        }
+        (sample, problem)
+    }
+}
+
+/// Why a plug-in failed in a read. The thread that watches it finds the reason.
+fn wait_fault(progress: &SharedProgress) -> String {
+    let deadline = Instant::now() + FAULT_TIMEOUT;
+    loop {
+        match lock(progress).fault.clone() {
+            Some(fault) => return fault,
+            None if Instant::now() >= deadline => return "it failed in a read".to_owned(),
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
 }
 
 /// Discovers all groups of the configuration on this machine.
@@ -88,7 +122,7 @@ pub fn offered(config: &Config) -> Offer {
         match plugins::start(plugin, services) {
             Ok(built) => {
                 sources.push((plugin.name.clone(), built));
-                plugins_progress.push(progress);
+                plugins_progress.push((plugin.name.clone(), progress));
             }
             Err(error) => failures.push(error.to_string()),
         }
@@ -130,11 +164,16 @@ pub fn offered(config: &Config) -> Offer {
         }));
     }
     // A plug-in in a process of its own fails while it discovers. Its note becomes a failure.
-    for fault in plugins_progress.iter().filter_map(|progress| lock(progress).fault.clone()) {
+    plugins_progress.retain(|(name, progress): &(String, SharedProgress)| {
+        let progress = lock(progress).clone();
+        let Some(fault) = progress.fault else { return true };
         notes.retain(|note| !note.contains(&fault));
-        failures.push(fault);
-    }
-    Offer { groups, notes, failures, sources: sources.into_iter().map(|(_, source)| source).collect() }
+        // The message of a refusal has file and line.
+        failures.push(if progress.state == "refused" { fault } else { format!("plug-in {name}: {fault}") });
+        false
+    });
+    let sources = sources.into_iter().map(|(_, source)| source).collect();
+    Offer { groups, notes, failures, plugins: plugins_progress, sources }
 }
 
 /// Reads a group once. Returns the sample and a problem.
@@ -212,21 +251,20 @@ fn batch_bytes(agent: &str, group: &OfferedGroup, samples: &[TrialSample]) -> f6
 /// Reads every group a few times and estimates the rates.
 pub fn check(config: &Config) -> CheckReport {
     let mut offer = offered(config);
-    let offered = &mut offer.groups;
-    let mut trials: Vec<(Vec<TrialSample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();
+    let mut trials: Vec<(Vec<TrialSample>, Option<String>)> = offer.groups.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..TRIAL_SAMPLES {
         if round > 0 {
             std::thread::sleep(TRIAL_PAUSE);
         }
-        for (group, (samples, problem)) in offered.iter_mut().zip(&mut trials) {
-            let (sample, wrong) = read(group);
+        for (index, (samples, problem)) in trials.iter_mut().enumerate() {
+            let (sample, wrong) = offer.read(index);
             samples.push(sample);
             *problem = wrong;
         }
     }
     let send_interval = config.send_interval();
     let mut groups = Vec::new();
-    for (group, (samples, problem)) in offered.iter().zip(trials) {
+    for (group, (samples, problem)) in offer.groups.iter().zip(trials) {
         let readings =
             samples[0].values.len() - samples[0].gaps.iter().map(|word| word.count_ones() as usize).sum::<usize>();
         let (one, all) = (batch_bytes(&config.name, group, &samples[..1]), batch_bytes(&config.name, group, &samples));
@@ -252,8 +290,9 @@ pub fn check(config: &Config) -> CheckReport {
         prefix: config.prefix.to_string(),
         server: config.mqtt.as_ref().map(|mqtt| mqtt.url.clone()),
         sending: sending(config),
-        readings_per_second: groups.iter().map(|group| group.readings_per_second).sum(),
-        bytes_per_second: groups.iter().map(|group| group.bytes_per_second).sum(),
+        // The sum of no numbers is -0.
+        readings_per_second: groups.iter().map(|group| group.readings_per_second).sum::<f64>() + 0.0,
+        bytes_per_second: groups.iter().map(|group| group.bytes_per_second).sum::<f64>() + 0.0,
         groups,
         notes: offer.notes,
         failures: offer.failures,

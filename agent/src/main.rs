@@ -58,7 +58,12 @@ fn act(arguments: &Arguments, mut config: Config) -> anyhow::Result<()> {
         Action::Check => {
             let report = check::check(&config);
             print(&report, check::text(&report), arguments.format)?;
-            all_run(&report.failures)
+            // The report names them.
+            match report.failures.len() {
+                0 => Ok(()),
+                1 => anyhow::bail!("a source or a plug-in cannot run: see `failed:`"),
+                count => anyhow::bail!("{count} sources and plug-ins cannot run: see `failed:`"),
+            }
         }
         Action::Once => {
             let once = once::once(&config);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use wholegrain_model::Value;
 
-use crate::check::{offered, read};
+use crate::check::offered;
 use crate::config::Config;
 use crate::engine::clock;
 use crate::readings::scaled;
@@ -39,16 +39,18 @@ pub struct OnceReport {
 pub fn once(config: &Config) -> OnceReport {
     let mut offer = offered(config);
     let mut readings = Vec::new();
-    for group in &mut offer.groups {
+    for index in 0..offer.groups.len() {
         let now = clock::real();
-        let (sample, problem) = read(group);
+        let (sample, problem) = offer.read(index);
+        let group = &offer.groups[index];
         let time = sample.taken_at.unwrap_or(now);
         for (index, sensor) in group.schema.sensors().iter().enumerate() {
             let value = (!sample.is_gap(index))
                 .then(|| scaled(Value::from_bits(sample.values[index], sensor.value_type), sensor));
             readings.push(SensorReading { path: group.schema.path(index), time, value, unit: sensor.unit.clone() });
         }
-        offer.notes.extend(problem.map(|problem| format!("{}: {problem}", group.schema.group())));
+        let note = problem.map(|problem| format!("{}: {problem}", group.schema.group()));
+        offer.notes.extend(note);
     }
     OnceReport { readings, notes: offer.notes, failures: offer.failures }
 }

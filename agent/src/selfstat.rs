@@ -75,7 +75,13 @@ const COUNTED: &[CounterSensor] = &[
     ("agent/jobs_skipped", "1", false, |c| &c.jobs_skipped, "Directories of jobs over the bounds, skipped."),
     ("agent/directories_skipped", "1", false, |c| &c.directories_skipped, "Directories over a user's bound."),
     ("agent/job_sensors", "1", false, |c| &c.job_sensors, "Sensors of jobs."),
-    ("agent/plugin_faults", "1", true, |c| &c.plugin_faults, "Crashes, hangs and exceeded bounds of plug-ins."),
+    (
+        "agent/plugin_faults",
+        "1",
+        true,
+        |c| &c.plugin_faults,
+        "Crashes, hangs, exceeded bounds and refusals of plug-ins.",
+    ),
     ("agent/watches", "1", false, |c| &c.watches, "Inotify watches."),
 ];
 

@@ -400,6 +400,72 @@ fn a_hostile_file_is_refused_and_a_mended_one_is_loaded() {
     case.finish();
 }
 
+/// A refusal is the answer of the command, and what was mended beside the table is seen by each command that starts plug-ins.
+#[test]
+fn a_refused_plug_in_is_no_success_and_is_tried_again() {
+    let case = Case::start("mode = \"credentials\"\n");
+    let plugin = case.wait_fault("cannot open the file");
+    assert_eq!((&plugin["state"], &plugin["faults"], plugin["pid"].is_null()), (&"refused".into(), &1.into(), true));
+    assert!(plugin["fault_time"].as_str().is_some_and(|time| time.ends_with('Z')), "{plugin}");
+    wait_until("the counter", || case.newest("agent/plugin_faults").as_u64() > Some(0));
+    let file = case.dir.path().join("credentials");
+    let commands = ["/v1/plugins/plant/load", "/v1/plugins/plant/restart", "/v1/reload"].map(|target| ("POST", target));
+    for (method, target) in commands {
+        let (code, error) = case.ask(method, target);
+        let text = error["error"].as_str().unwrap_or_default();
+        let is_told = text.contains("plug-in plant is refused: ") && text.contains("cannot open the file");
+        assert!(code == 422 && is_told, "{target}: {code} {error}");
+        assert_eq!(case.plugin()["state"], "refused", "{target}");
+    }
+    for (method, target) in commands {
+        fs::write(&file, "x").unwrap();
+        let (code, done) = case.ask(method, target);
+        assert_eq!(code, 200, "{target}: {done}");
+        assert_eq!(case.plugin()["state"], "running", "the command waits for the start: {target}");
+        case.wait_value("plant/flow", &1.5.into());
+        fs::remove_file(&file).unwrap();
+        assert_eq!(case.ask("POST", "/v1/plugins/plant/restart").0, 422);
+    }
+    // One that was never loaded.
+    assert_eq!(case.ask("POST", "/v1/plugins/plant/unload").0, 200);
+    assert_eq!(case.ask("POST", "/v1/plugins/plant/load").0, 422);
+    case.finish();
+}
+
+#[test]
+fn a_load_applies_a_changed_table_and_a_reload_says_what_runs_on() {
+    let case = Case::start("mode = \"work\"\n");
+    case.wait_value("plant/flow", &1.5.into());
+    let pid = case.pid();
+    let done = case.ask("POST", "/v1/plugins/plant/load").1["done"].as_str().unwrap().to_owned();
+    assert!(done.contains("was loaded already, with this table") && case.pid() == pid, "{done}");
+    let done = case.ask("POST", "/v1/reload").1["done"].as_str().unwrap().to_owned();
+    assert!(done.contains("; 1 plug-in runs on, ") && case.pid() == pid, "{done}");
+    fs::write(case.dir.path().join("agent.toml"), config("mode = \"problem\"\n")).unwrap();
+    assert_eq!(case.ask("POST", "/v1/plugins/plant/load").1["done"], "loaded plug-in plant");
+    wait_until("the problem", || case.get("/v1/groups").to_string().contains("the pump is dry"));
+    fs::write(case.dir.path().join("agent.toml"), config("mode = \"crash in discover\"\n")).unwrap();
+    let done = case.ask("POST", "/v1/reload").1["done"].as_str().unwrap().to_owned();
+    assert!(
+        done.contains("plug-in plant fails and is started again later: its process was ended by SIGSEGV"),
+        "{done}"
+    );
+    case.finish();
+}
+
+#[test]
+fn a_missing_file_is_named_with_its_line_and_a_similar_one() {
+    let dir = tempfile::tempdir().unwrap();
+    plant(dir.path(), &[]);
+    fs::write(dir.path().join("agent.toml"), config("") + "[plugins.plnat]\n").unwrap();
+    let (code, out, error) = agent(dir.path(), "--check");
+    assert!(code == Some(1) && out.contains("agent.toml:14:10: the plug-in "), "{out}{error}");
+    assert!(
+        out.contains("plnat.so is refused: cannot open it") && out.contains("; did you mean \"plant.so\"?"),
+        "{out}"
+    );
+}
+
 fn agent(dir: &Path, argument: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain-agent"));
     let output = command.arg("--config").arg(dir.join("agent.toml")).arg(argument).output().unwrap();
@@ -420,6 +486,15 @@ fn check_and_once_cover_plug_ins() {
     write("mode = \"refuse\"\n");
     let (_, out, error) = agent(dir.path(), "--check");
     assert!(out.contains("agent.toml:14:1: mode: \"refuse\" is no mode"), "{out}{error}");
+    assert_eq!(format!("{out}{error}").matches("is no mode").count(), 1, "{out}{error}");
+    write("deadline = \"100ms\"\nmode = \"hang in read\"\n");
+    let (code, out, error) = agent(dir.path(), "--check");
+    let failed = "failed: plug-in plant: group plant: a read took longer than 100ms\n";
+    assert!(code == Some(1) && out.contains(failed) && !error.contains("socket"), "{code:?} {out}{error}");
+    write("mode = \"exit in read\"\n");
+    let (code, out, error) = agent(dir.path(), "--check");
+    let failed = "failed: plug-in plant: its process ended with code 3\n";
+    assert!(code == Some(1) && out.contains(failed), "{code:?} {out}{error}");
     write("discover_deadline = \"100ms\"\nmode = \"hang in discover\"\n");
     let (_, out, error) = agent(dir.path(), "--check");
     assert!(out.contains("it did not discover within 100ms"), "{out}{error}");

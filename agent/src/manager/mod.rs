@@ -320,7 +320,15 @@ impl Manager {
             sender.configure(mqtt.clone());
         }
         self.reload_sources(&old);
-        self.reload_plugins();
+        let unchanged = self.reload_plugins();
+        if unchanged > 0 {
+            let noun = if unchanged == 1 { "plug-in runs" } else { "plug-ins run" };
+            done.done += &format!(
+                "; {unchanged} {noun} on, as the tables are unchanged: other files, such as credentials, are read again by \
+                 `wholegrain ctl plugin restart NAME`"
+            );
+        }
+        done.started = self.started_plugins();
         self.jobs.reload(&self.config, &old, &mut self.fast);
         self.jobs_round();
         self.wake_encoder();

@@ -2,7 +2,7 @@
 
 use wholegrain_model::suggest::nearest;
 
-use super::command::{CommandResult, ManagerError, PluginAction};
+use super::command::{CommandResult, ManagerError, PluginAction, StartedPlugin};
 use super::source::RunningSource;
 use super::{Manager, no_such};
 use crate::config::Config;
@@ -29,8 +29,10 @@ impl Manager {
         self.sources.iter().position(|running| running.name == name && running.plugin_config().is_some())
     }
 
-    /// Applies a configuration that was loaded again. Unchanged plug-ins run on; one that was unloaded stays so.
-    pub(super) fn reload_plugins(&mut self) {
+    /// Applies a configuration that was loaded again. Unchanged plug-ins run on; one that was unloaded stays so, and one that was refused is
+    /// tried again. How many run on.
+    pub(super) fn reload_plugins(&mut self) -> usize {
+        let mut unchanged = 0;
         for index in (0..self.sources.len()).rev() {
             let is_gone = |plugin: &PluginConfig| self.config.plugins.find(&plugin.name).is_none();
             if self.sources[index].plugin_config().is_some_and(is_gone) {
@@ -44,7 +46,12 @@ impl Manager {
                     self.sources.push(self.plugin_source(&plugin));
                     self.start(self.sources.len() - 1);
                 }
-                Some(index) if self.sources[index].plugin_config() == Some(&plugin) => self.discover(index, false),
+                Some(index)
+                    if self.sources[index].plugin_config() == Some(&plugin) && !self.sources[index].is_refused() =>
+                {
+                    unchanged += usize::from(self.sources[index].is_started());
+                    self.discover(index, false);
+                }
                 Some(index) => {
                     let was_running = self.sources[index].is_started();
                     self.stop(index);
@@ -55,6 +62,12 @@ impl Manager {
                 }
             }
         }
+        unchanged
+    }
+
+    /// The plug-ins that run or begin to run.
+    pub(super) fn started_plugins(&self) -> Vec<StartedPlugin> {
+        self.sources.iter().filter_map(RunningSource::started_plugin).collect()
     }
 
     /// Executes a command about one plug-in.
@@ -73,21 +86,24 @@ impl Manager {
             let done = if was_started { "unloaded plug-in" } else { "not loaded: plug-in" };
             return Ok(CommandResult::new(format!("{done} {name}")));
         }
-        self.start_plugin(index)?;
-        Ok(CommandResult::new(format!("restarted plug-in {name}")))
+        self.start_plugin(index, format!("restarted plug-in {name}"))
     }
 
-    /// Starts a plug-in that is not loaded, as its table is now.
+    /// Starts a plug-in that does not run as its table is now: it is not loaded, was refused, or its table has changed.
     fn load_plugin(&mut self, name: &str) -> Result<CommandResult, ManagerError> {
         let at = self.find_plugin(name);
-        if at.is_some_and(|index| self.sources[index].is_started()) {
-            return Ok(CommandResult::new(format!("plug-in {name} was loaded already; `restart` starts it again")));
-        }
         let new = Config::load(&self.config.file).map_err(|error| ManagerError::Invalid(error.to_string()))?;
         let Some(plugin) = new.plugins.find(name) else {
             let file = self.config.file.display();
             return Err(ManagerError::Unknown(format!("{file} has no table [plugins.{name}]; add one")));
         };
+        let runs = |running: &RunningSource| {
+            running.is_started() && !running.is_refused() && running.plugin_config() == Some(plugin)
+        };
+        if at.is_some_and(|index| runs(&self.sources[index])) {
+            let done = format!("plug-in {name} was loaded already, with this table; `restart` starts it again");
+            return Ok(CommandResult::new(done));
+        }
         let plugins = &mut self.config.plugins.plugins;
         match plugins.iter_mut().find(|known| known.name == name) {
             Some(known) => *known = plugin.clone(),
@@ -96,6 +112,7 @@ impl Manager {
         let running = self.plugin_source(plugin);
         let index = match at {
             Some(index) => {
+                self.stop(index);
                 self.sources[index] = running;
                 index
             }
@@ -104,14 +121,14 @@ impl Manager {
                 self.sources.len() - 1
             }
         };
-        self.start_plugin(index)?;
-        Ok(CommandResult::new(format!("loaded plug-in {name}")))
+        self.start_plugin(index, format!("loaded plug-in {name}"))
     }
 
-    fn start_plugin(&mut self, index: usize) -> Result<(), ManagerError> {
+    fn start_plugin(&mut self, index: usize, done: String) -> Result<CommandResult, ManagerError> {
         self.start(index);
         if self.sources[index].is_running() {
-            return Ok(());
+            let started = self.sources[index].started_plugin().into_iter().collect();
+            return Ok(CommandResult { started, ..CommandResult::new(done) });
         }
         let notes = self.sources[index].status().notes;
         Err(ManagerError::Invalid(notes.last().cloned().unwrap_or_else(|| "the plug-in did not start".to_owned())))

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use wholegrain_model::{Interval, Schema};
 use wholegrain_sources::{GroupPlan, Roots, Source, descriptors};
 
+use super::command::StartedPlugin;
 use crate::config::SourceConfig;
 use crate::counters::AgentCounters;
 use crate::engine::schedule::TickSchedule;
@@ -154,6 +155,21 @@ impl RunningSource {
         })
     }
 
+    /// Whether it is a plug-in that does not run because its settings or its file were refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(&self.origin, Origin::Plugin(_, services) if lock(&services.progress).state == "refused")
+    }
+
+    /// A plug-in that begins or has begun to run; `None` for another source and for a stopped plug-in.
+    pub fn started_plugin(&self) -> Option<StartedPlugin> {
+        match &self.origin {
+            Origin::Plugin(_, services) if self.is_started() => {
+                Some(StartedPlugin { name: self.name.clone(), progress: services.progress.clone() })
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a table `[sources.<name>]` configures it.
     pub fn is_in_sources(&self) -> bool {
         matches!(self.origin, Origin::Table(_))
@@ -176,8 +192,8 @@ impl RunningSource {
             Ok(source) => self.source = Some(source),
             Err(reason) => {
                 if let Origin::Plugin(_, services) = &self.origin {
-                    let mut progress = lock(&services.progress);
-                    (progress.state, progress.fault) = ("refused", Some(reason.clone()));
+                    services.counters.plugin_faults.fetch_add(1, Ordering::Relaxed);
+                    lock(&services.progress).count_fault("refused", reason.clone());
                 }
                 self.note(reason);
             }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use wholegrain_model::Interval;
-use wholegrain_model::config::{ConfigError, Section, TableText};
+use wholegrain_model::config::{ConfigError, Section, TableText, unknown};
 use wholegrain_model::size::ByteSize;
 use wholegrain_sources::{ConfigureContext, Roots, SOURCES};
 
@@ -100,6 +100,8 @@ pub struct PluginConfig {
     pub file: String,
     pub context: ConfigureContext,
     section: Section,
+    /// `[plugins]`, which has the line of the table's name.
+    parent: Section,
 }
 
 impl PartialEq for PluginConfig {
@@ -120,12 +122,19 @@ impl PluginConfig {
     /// A message about the configuration, with file and line. `line` is of the plug-in's own keys, 0 for the plug-in's table.
     pub fn message(&self, line: usize, message: &str) -> String {
         if line == 0 {
-            return self.section.error("library", message).to_string();
+            let has_library = self.section.keys().is_ok_and(|keys| keys.iter().any(|key| key == "library"));
+            let error = if has_library {
+                self.section.error("library", message)
+            } else {
+                self.parent.error(&self.name, message)
+            };
+            return error.to_string();
         }
         self.section.error_in_line(self.own.line(line), message).to_string()
     }
 
-    fn read(section: &Section, name: &str, dir: &Path, context: &ConfigureContext) -> Result<Self, ConfigError> {
+    fn read(parent: &Section, name: &str, dir: &Path, context: &ConfigureContext) -> Result<Self, ConfigError> {
+        let section = &parent.child(name);
         let (keys, _): (PluginKeys, toml::Table) = section.parse_split(&KEYS)?;
         for (key, is) in [("deadline", keys.deadline), ("discover_deadline", keys.discover_deadline)] {
             if !(DEADLINES.0..=DEADLINES.1).contains(&is) {
@@ -164,6 +173,7 @@ impl PluginConfig {
             file: section.error("", "").file,
             context: context.clone(),
             section: section.clone(),
+            parent: parent.clone(),
         })
     }
 }
@@ -208,7 +218,11 @@ impl PluginsConfig {
                     format!("the plug-in's name {name:?} must be 1 to 64 of the characters a-z, 0-9, _ and -"),
                 ));
             }
-            plugins.push(PluginConfig::read(&section.child(&name), &name, &dir, &context)?);
+            if section.child(&name).keys().is_err() {
+                let hint = format!("{}; a plug-in is a table, [plugins.{name}]", unknown("key", &name, &[DIR_KEY]));
+                return Err(section.error(&name, hint));
+            }
+            plugins.push(PluginConfig::read(section, &name, &dir, &context)?);
         }
         Ok(Self { plugins })
     }
@@ -260,7 +274,8 @@ mod tests {
     #[test]
     fn errors_name_the_line() {
         for (text, expected) in [
-            ("[plugins]\ndire = \"x\"\n", "agent.toml:2:8: dire is a string, not a table"),
+            ("[plugins]\ndirr = \"x\"\n", "agent.toml:2:1: unknown key `dirr`; did you mean `dir`?"),
+            ("[plugins]\nzzz = 1\n", "agent.toml:2:1: unknown key `zzz`; expected one of `dir`; a plug-in is a table"),
             ("[plugins.procfs]\n", "agent.toml:1:10: procfs is the name of a source of the agent"),
             ("[plugins.\"a b\"]\n", "agent.toml:1:10: the plug-in's name \"a b\" must be"),
             ("[plugins.a]\nx = 1\ndeadline = \"0s\"\n", "agent.toml:3:1: deadline is 0s; expected 10ms to 10min"),

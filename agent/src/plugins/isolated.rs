@@ -44,7 +44,7 @@ const PRINTED_READS_MAX: usize = 16;
 /// The stack of the thread: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 /// The problem of groups whose plug-in does not run.
-const NOT_RUNNING: &str = "the plug-in does not run";
+pub const NOT_RUNNING: &str = "the plug-in does not run";
 
 /// The groups of the last discovery.
 #[derive(Default)]
@@ -78,6 +78,8 @@ struct IsolatedPlugin {
     wants_new_readers: AtomicBool,
     /// Not 0: the process has ended. A futex's neighbour, so of its size.
     has_ended: AtomicU32,
+    /// Whether a read of this process has succeeded.
+    has_answered: AtomicBool,
     /// Whether the first start has succeeded or failed.
     is_tried: AtomicBool,
     waker: Waker,
@@ -117,6 +119,7 @@ impl IsolatedSource {
             wants_discovery: AtomicBool::new(false),
             wants_new_readers: AtomicBool::new(false),
             has_ended: AtomicU32::new(0),
+            has_answered: AtomicBool::new(false),
             is_tried: AtomicBool::new(false),
             waker: Waker::new().map_err(failed)?,
         });
@@ -126,6 +129,18 @@ impl IsolatedSource {
         let thread = thread.spawn(move || theirs.run(file)).map_err(failed)?;
         Ok(Self { plugin, seen: 0, unseen: Vec::new(), thread: Some(thread) })
     }
+}
+
+/// The last line that a plug-in has printed, with the last place in its code that a traceback of Python names.
+fn last_words(printed: &str) -> String {
+    let mut lines = printed.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let Some(last) = lines.next() else { return String::new() };
+    let place = lines.find_map(|line| {
+        let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
+        let line = rest.split(',').next()?;
+        Some(format!(" ({}:{line})", file.rsplit('/').next()?))
+    });
+    format!(": {last}{}", place.unwrap_or_default())
 }
 
 impl Source for IsolatedSource {
@@ -191,6 +206,11 @@ impl IsolatedPlugin {
         }
     }
 
+    /// Whether it runs for `--check` or `--once`, whose report has its faults.
+    fn is_trial(&self) -> bool {
+        self.services.waker.is_none()
+    }
+
     fn change_progress(&self, change: impl FnOnce(&mut PluginProgress)) {
         change(&mut lock(&self.services.progress));
     }
@@ -202,17 +222,17 @@ impl IsolatedPlugin {
             let begin = Instant::now();
             let fault = match self.start_process(&mut file) {
                 Ok((mut process, is_script)) => {
-                    if logged.take().is_some() {
-                        tracing::info!("plug-in {}: runs again", self.config.name);
-                    }
-                    let fault = self.watch(&mut process, is_script);
+                    let fault = self.watch(&mut process, is_script, &mut logged);
                     self.end(process);
                     fault
                 }
                 Err(StartError::Failed(fault)) => Some(fault),
                 Err(StartError::Refused(reason)) => {
-                    tracing::error!("plug-in {}: {reason}", self.config.name);
-                    self.change_progress(|progress| (progress.state, progress.fault) = ("refused", Some(reason)));
+                    if !self.is_trial() {
+                        tracing::error!("plug-in {}: {reason}", self.config.name);
+                    }
+                    self.services.counters.plugin_faults.fetch_add(1, Ordering::Relaxed);
+                    self.change_progress(|progress| progress.count_fault("refused", reason));
                     return self.publish_tried();
                 }
             };
@@ -220,7 +240,7 @@ impl IsolatedPlugin {
             if begin.elapsed() >= PAUSE_MAX {
                 pause = PAUSE_MIN;
             }
-            if logged.as_ref() != Some(&fault) {
+            if logged.as_ref() != Some(&fault) && !self.is_trial() {
                 let name = &self.config.name;
                 tracing::warn!(
                     "plug-in {name}: {fault}; its values are gaps; it is started again after pauses of 1 s to 5 min"
@@ -228,10 +248,7 @@ impl IsolatedPlugin {
             }
             logged = Some(fault.clone());
             self.services.counters.plugin_faults.fetch_add(1, Ordering::Relaxed);
-            self.change_progress(|progress| {
-                progress.faults += 1;
-                (progress.state, progress.pid, progress.fault) = ("failing", None, Some(fault));
-            });
+            self.change_progress(|progress| progress.count_fault("failing", fault));
             self.publish_tried();
             self.pause(pause);
             pause = (pause * 2).min(PAUSE_MAX);
@@ -270,6 +287,7 @@ impl IsolatedPlugin {
         let mut process = started.process;
         let link = PluginLink { socket: started.socket, row: Arc::new(started.row) };
         self.has_ended.store(0, Ordering::Release);
+        self.has_answered.store(false, Ordering::Release);
         self.change_progress(|progress| progress.pid = Some(process.pid()));
         let version = self.configure(&link, &file, &mut process)?;
         self.discover(&link, true, &mut process).map_err(StartError::Failed)?;
@@ -310,8 +328,8 @@ impl IsolatedPlugin {
                 Err(StartError::Refused(config.message(line, &printable(&message))))
             }
             Ok(PluginAnswer::Failed { reason }) => {
-                self.log_printed(process, &mut 0);
-                Err(StartError::Failed(printable(&reason)))
+                let words = last_words(&self.log_printed(process, &mut 0));
+                Err(StartError::Failed(printable(&format!("{reason}{words}"))))
             }
             Ok(PluginAnswer::Discovered(_)) => Err(StartError::Failed("its process gave a wrong answer".to_owned())),
             Err(fault) => Err(StartError::Failed(fault)),
@@ -368,8 +386,9 @@ impl IsolatedPlugin {
         Ok(())
     }
 
-    /// Watches a running process. Why it has to be ended; `None` if the source is dropped.
-    fn watch(&self, process: &mut PluginProcess, is_script: bool) -> Option<String> {
+    /// Watches a running process. Why it has to be ended; `None` if the source is dropped. Forgets the fault that was logged once a read succeeds:
+    /// a plug-in that starts and then fails again does not run again.
+    fn watch(&self, process: &mut PluginProcess, is_script: bool, logged: &mut Option<String>) -> Option<String> {
         let (mut usage, mut printed_lines) = (UsageWatch::new(&self.config, is_script), 0);
         let socket = lock(&self.link).as_ref().map_or(-1, |link| link.socket.as_raw_fd());
         let mut next = Instant::now() + WATCH_EVERY;
@@ -381,6 +400,10 @@ impl IsolatedPlugin {
             }
             if is_heard || Instant::now() >= next {
                 self.log_printed(process, &mut printed_lines);
+            }
+            if logged.is_some() && (self.has_answered.load(Ordering::Acquire) || lock(&self.layout).groups.is_empty()) {
+                *logged = None;
+                tracing::info!("plug-in {}: runs again", self.config.name);
             }
             if let Some(fault) = lock(&self.fault).take() {
                 return Some(fault);
@@ -434,11 +457,13 @@ impl IsolatedPlugin {
         }
     }
 
-    fn log_printed(&self, process: &mut PluginProcess, lines: &mut usize) {
+    /// Logs what the process has printed, and returns the end of it.
+    fn log_printed(&self, process: &mut PluginProcess, lines: &mut usize) -> String {
+        let mut last = String::new();
         for _ in 0..PRINTED_READS_MAX {
             let printed = process.printed();
             if printed.is_empty() {
-                return;
+                break;
             }
             for line in printed.lines().filter(|line| !line.trim().is_empty()) {
                 *lines = lines.saturating_add(1);
@@ -447,7 +472,9 @@ impl IsolatedPlugin {
                     tracing::info!("plug-in {} prints: {line}", self.config.name);
                 }
             }
+            last = printed;
         }
+        last
     }
 
     fn end(&self, process: PluginProcess) {
@@ -460,6 +487,10 @@ impl IsolatedPlugin {
 
     /// Has the process ended, because of a read.
     fn fail(&self, fault: String) {
+        if self.is_trial() {
+            // The report does not wait for the thread.
+            self.change_progress(|progress| progress.fault = Some(fault.clone()));
+        }
         *lock(&self.fault) = Some(fault);
         self.waker.wake();
     }
@@ -511,12 +542,13 @@ impl IsolatedReader {
         let deadline = plugin.config.deadline;
         let answer = open.row.read(index, &mut self.values, &mut self.gaps, deadline.duration(), &plugin.has_ended);
         answer.map_err(|error| {
-            *link = None;
+            // Before the link is closed: the end of the process is only the consequence.
             match error {
                 RowError::Deadline => plugin.fail(format!("group {}: a read took longer than {deadline}", self.name)),
                 RowError::Noise => plugin.fail("its process wakes the agent without an answer".to_owned()),
                 RowError::Ended => {}
             }
+            *link = None;
             NOT_RUNNING
         })
     }
@@ -526,6 +558,7 @@ impl Reader for IsolatedReader {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         match self.ask() {
             Ok(answer) => {
+                self.plugin.has_answered.store(true, Ordering::Release);
                 fill(row, &self.values, &self.gaps);
                 let layout_changed = answer.flags & LAYOUT_CHANGED != 0;
                 if layout_changed {
@@ -541,6 +574,22 @@ impl Reader for IsolatedReader {
                 }
             }
             Err(text) => Reading { problem: Some(ReadProblem::Message { text }), ..Reading::default() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_a_program() {
+        let traceback = "Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\n  File \"/p/pump.py\", line 5\n    \
+                         def (\n        ^\nSyntaxError: invalid syntax\n";
+        for (printed, expected) in
+            [(traceback, ": SyntaxError: invalid syntax (pump.py:5)"), ("a\nb \n\n", ": b"), ("", "")]
+        {
+            assert_eq!(last_words(printed), expected);
         }
     }
 }

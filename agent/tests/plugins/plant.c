@@ -75,6 +75,14 @@ static int32_t configure(const wholegrain_settings *settings, void **source) {
         return 1;
     }
     if (is("fail without a word")) return 7;
+    if (is("credentials")) {
+        char name[4200];
+        snprintf(name, sizeof name, "%.*s/credentials", (int)settings->config_dir.length, settings->config_dir.data);
+        if (access(name, R_OK) != 0) {
+            settings->fail(settings, 0, wholegrain_text_of("credentials"), wholegrain_text_of("cannot open the file"));
+            return 1;
+        }
+    }
     *source = table;
     return 0;
 }
