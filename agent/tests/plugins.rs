@@ -413,8 +413,8 @@ fn a_refused_plug_in_is_no_success_and_is_tried_again() {
     for (method, target) in commands {
         let (code, error) = case.ask(method, target);
         let text = error["error"].as_str().unwrap_or_default();
-        let is_told = text.contains("plug-in plant is refused: ") && text.contains("cannot open the file");
-        assert!(code == 422 && is_told, "{target}: {code} {error}");
+        let is_named = text.contains("plug-in plant is refused: ") && text.contains("cannot open the file");
+        assert!(code == 422 && is_named, "{target}: {code} {error}");
         assert_eq!(case.plugin()["state"], "refused", "{target}");
     }
     for (method, target) in commands {

@@ -124,7 +124,7 @@ pub fn run(args: &PluginArgs) -> Result<(), Failure> {
     let (build, test) = (filled(template.build, name, template, &sources), template.test);
     let mut out = std::io::stdout();
     let text = format!(
-        "made {}\n\nNext: cd {0}\n      {build}\n      {test}\n      wholegrain-agent --config agent.toml --check\n",
+        "made {}\n\nNext: cd {0}\n      umask 022\n      {build}\n      {test}\n      wholegrain-agent --config agent.toml --check\n",
         dir.display()
     );
     // A reader that has closed the pipe has seen enough.

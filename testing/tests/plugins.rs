@@ -49,7 +49,64 @@ fn try_plugin(name: &str, arguments: &[&str], commands: &[&[&str]]) {
 
 #[test]
 fn a_plug_in_in_c() {
-    try_plugin("chiller", &["c"], &[&["make"], &["make", "test"]]);
+    // Users of many systems have this umask.
+    try_plugin("chiller", &["c"], &[&["sh", "-c", "umask 002; make && make test"]]);
+}
+
+/// Makes a plug-in. Its folder, and the function that gives its configuration to `--check` and returns what the agent says.
+fn checker(name: &str, lang: &str) -> (tempfile::TempDir, String, impl Fn(&str, i32) -> String) {
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    run(parent.path(), Command::new(program("wholegrain")).args(["plugin", "new", name, "--lang", lang]));
+    let dir = parent.path().join(name);
+    let config = fs::read_to_string(dir.join("agent.toml")).unwrap();
+    let check = move |config: &str, code: i32| {
+        fs::write(dir.join("agent.toml"), config).unwrap();
+        let mut agent = Command::new(program("wholegrain-agent"));
+        let output = agent.args(["--config", "agent.toml", "--check"]).current_dir(&dir).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        said
+    };
+    (parent, config, check)
+}
+
+#[test]
+fn a_plug_in_in_c_refuses_a_mistyped_key() {
+    let (parent, config, check) = checker("chiller", "c");
+    run(&parent.path().join("chiller"), &mut Command::new("make"));
+    let said = check(&config.replace("# file =", "\n# of the test\nfiel ="), 1);
+    assert!(said.contains("agent.toml:10:1: fiel: is not a key of this plug-in"), "{said}");
+}
+
+/// What Python raises keeps its type and its place.
+#[test]
+fn exceptions_of_a_plug_in_in_python() {
+    let (parent, config, check) = checker("pump", "python");
+    let file = parent.path().join("pump/pump.py");
+    let template = fs::read_to_string(&file).unwrap();
+    let read = "        with open(self.file, encoding=\"utf-8\") as file:\n            return parse(file.read())\n";
+    assert!(template.contains(read));
+    let line = template.lines().position(|line| line.contains("with open(self.file")).unwrap() + 1;
+    for (code, expected) in [
+        ("1 / 0", format!("ZeroDivisionError: division by zero (pump.py:{line})")),
+        ("__import__('subprocess').run(['true'])", "to start programs it needs processes_max".to_owned()),
+        ("open('/nonexistent')", format!("(pump.py:{line})")),
+    ] {
+        fs::write(&file, template.replace(read, &format!("        {code}\n"))).unwrap();
+        let said = check(&config, 0);
+        let problem = said.lines().find(|line| line.starts_with("problem: pump: ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(problem.contains(&expected), "{problem}");
+    }
+    for (code, expected) in [
+        ("import nosuch", "ModuleNotFoundError: No module named 'nosuch' (pump.py:1)\n"),
+        ("def (", "SyntaxError: invalid syntax (pump.py:1)\n"),
+    ] {
+        fs::write(&file, format!("{code}\n{template}")).unwrap();
+        let said = check(&config, 1);
+        let failed = said.lines().find(|line| line.starts_with("failed: ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(format!("{failed}\n").contains(expected), "{failed}");
+    }
 }
 
 #[test]
@@ -70,21 +127,9 @@ fn a_plug_in_in_rust() {
 
 #[test]
 fn errors_of_a_plug_in_in_python_name_file_and_line() {
-    let parent = tempfile::tempdir().unwrap();
-    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    run(parent.path(), Command::new(program("wholegrain")).args(["plugin", "new", "pump", "--lang", "python"]));
-    let dir = parent.path().join("pump");
-    let config = fs::read_to_string(dir.join("agent.toml")).unwrap();
-    let check = |config: String, code: i32| {
-        fs::write(dir.join("agent.toml"), config).unwrap();
-        let mut agent = Command::new(program("wholegrain-agent"));
-        let output = agent.args(["--config", "agent.toml", "--check"]).current_dir(&dir).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        said
-    };
-    let said = check(config.replace("# file =", "fil ="), 1);
+    let (_parent, config, check) = checker("pump", "python");
+    let said = check(&config.replace("# file =", "fil ="), 1);
     assert!(said.contains("agent.toml:8:1: fil: is not a key of this plug-in"), "{said}");
-    let said = check(config.replace("# file = \"recorded/loadavg\"", "file = \"none\""), 0);
+    let said = check(&config.replace("# file = \"recorded/loadavg\"", "file = \"none\""), 0);
     assert!(said.contains("No such file or directory"), "{said}");
 }

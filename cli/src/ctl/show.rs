@@ -86,6 +86,7 @@ const FIRST: &[&str] = &[
     "name",
     "source",
     "group",
+    "plugin",
     "path",
     "sensor",
     "state",
@@ -97,6 +98,8 @@ const FIRST: &[&str] = &[
     "unit",
     "interval_ns",
 ];
+/// The last columns, in this order: long texts, after which nothing is pushed off the screen.
+const LAST: &[&str] = &["library", "fault_time", "fault"];
 /// Columns that are too wide for a table, or only for programs; `--format json` has them.
 const LEFT_OUT: &[&str] = &["description", "topic", "schema", "lag.buckets"];
 
@@ -117,7 +120,12 @@ fn list(rows: &[Value], style: Style, out: &mut impl Write) -> io::Result<()> {
         }
         flat.push(pairs);
     }
-    columns.sort_by_key(|name| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    let place = |name: &String| {
+        let first = FIRST.iter().position(|first| first == name);
+        let last = LAST.iter().position(|last| last == name);
+        first.or(last.map(|at| FIRST.len() + 1 + at)).unwrap_or(FIRST.len())
+    };
+    columns.sort_by_key(place);
     let find = |pairs: &[(String, &Value)], name: &str| {
         pairs.iter().find(|(n, _)| n == name).map_or(String::new(), |(_, value)| cell(name, value))
     };
@@ -212,6 +220,16 @@ net/dev     100ms    1.2ms      12  no       x
 ",
         );
         check(json!({"sources": ["procfs", "sysfs"]}), "procfs\nsysfs\n");
+        let plugins = json!({"plugins": [
+            {"plugin": "snmp", "state": "refused", "pid": null, "faults": 1, "fault": "no", "fault_time": "t", "library": "l"},
+        ]});
+        check(
+            plugins,
+            "\
+PLUGIN  STATE    FAULTS  PID  LIBRARY  FAULT TIME  FAULT
+snmp    refused       1  -    l        t           no
+",
+        );
     }
 
     #[test]
