@@ -6,11 +6,13 @@
 
 mod counts;
 mod kernel;
+mod processes;
 mod programs;
 mod read;
 mod records;
 mod rights;
 mod settings;
+mod shares;
 mod slots;
 mod source;
 mod syscall;

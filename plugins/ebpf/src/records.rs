@@ -8,10 +8,14 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_job_records::{JobRecordFile, RecordedJob};
 
+use crate::processes::{WaitingJob, WaitingJobs};
+
 /// The type of the unified hierarchy's file system (`CGROUP2_SUPER_MAGIC` of include/uapi/linux/magic.h).
 const CGROUP2_MAGIC: u32 = 0x6367_7270;
 /// The directory of the unified hierarchy on machines with both versions.
 const HYBRID: &str = "unified";
+/// The manager of units, which users can make themselves.
+const UNITS: &str = "systemd";
 
 /// A hierarchy of cgroups, by its number in `programs.bpf.c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -40,10 +44,23 @@ const CONTROLLERS: [(&str, Hierarchy); 6] = [
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunningJobs {
     pub hierarchy: Hierarchy,
-    /// The numbers of the directories, by the job's level in sensors' names.
-    pub jobs: BTreeMap<String, Vec<u64>>,
+    /// By the job's level in sensors' names.
+    pub jobs: BTreeMap<String, RunningJob>,
     /// Jobs without a directory in this hierarchy.
     pub elsewhere: usize,
+    /// Jobs that had no process so far.
+    pub without_process: usize,
+}
+
+/// A job in a hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunningJob {
+    /// The owner; `None` if unknown.
+    pub uid: Option<u32>,
+    /// The begin, ns since the Unix epoch.
+    pub from: i64,
+    /// The numbers of the directories.
+    pub cgroups: Vec<u64>,
 }
 
 /// The file of records, read again when it changes.
@@ -52,6 +69,7 @@ pub struct RecordReader {
     cgroup: PathBuf,
     /// Whether `cgroup` itself is the unified hierarchy.
     is_unified: bool,
+    waiting: WaitingJobs,
     running: RunningJobs,
 }
 
@@ -60,15 +78,30 @@ impl RecordReader {
     pub fn new(file: PathBuf, cgroup: &Path) -> Self {
         let is_unified = is_unified(cgroup);
         let file = JobRecordFile::new(file);
-        Self { file, cgroup: cgroup.to_owned(), is_unified, running: RunningJobs::default() }
+        let cgroup = cgroup.to_owned();
+        Self { file, cgroup, is_unified, waiting: WaitingJobs::default(), running: RunningJobs::default() }
     }
 
-    /// The jobs of the file as it is now. Without the file there are none. After an error those of the last refresh go on.
+    /// The jobs of the file as it is now that have had a process. Without the file there are none. After an error those of the last refresh go on.
     pub fn refresh(&mut self) -> Result<&RunningJobs, String> {
         if let Some(jobs) = self.file.read_changed()? {
-            self.running = running_jobs(jobs, &self.cgroup, self.is_unified);
+            self.take(recorded_jobs(jobs, &self.cgroup, self.is_unified));
         }
+        self.running.jobs.extend(self.waiting.take_populated());
+        self.running.without_process = self.waiting.count();
         Ok(&self.running)
+    }
+
+    /// Replaces the jobs. One that has had a process is not asked for one again.
+    fn take(&mut self, recorded: RecordedJobs) {
+        let RecordedJobs { hierarchy, jobs, elsewhere } = recorded;
+        let before = std::mem::take(&mut self.running);
+        let is_known = |level: &String| before.hierarchy == hierarchy && before.jobs.contains_key(level);
+        let (known, others) = jobs.into_iter().partition(|(level, _)| is_known(level));
+        let known: BTreeMap<String, WaitingJob> = known;
+        let jobs = known.into_iter().map(|(level, job)| (level, job.job)).collect();
+        self.waiting.replace(others);
+        self.running = RunningJobs { hierarchy, jobs, elsewhere, without_process: 0 };
     }
 }
 
@@ -96,30 +129,47 @@ fn hierarchies(directory: &Path, cgroup: &Path, is_unified: bool) -> Vec<Hierarc
     }
 }
 
-fn running_jobs(recorded: Vec<RecordedJob>, cgroup: &Path, is_unified: bool) -> RunningJobs {
+/// The jobs of the file in one hierarchy, with or without processes.
+struct RecordedJobs {
+    hierarchy: Hierarchy,
+    jobs: BTreeMap<String, WaitingJob>,
+    elsewhere: usize,
+}
+
+/// The jobs in the first hierarchy that has one. Units do not choose it: with them a user could choose one that no other job is in.
+fn recorded_jobs(recorded: Vec<RecordedJob>, cgroup: &Path, is_unified: bool) -> RecordedJobs {
     let mut levels = 0;
-    let mut all: BTreeMap<Hierarchy, BTreeMap<String, Vec<u64>>> = BTreeMap::new();
-    for job in recorded {
+    let mut first: Option<(bool, Hierarchy)> = None;
+    let mut all: BTreeMap<Hierarchy, BTreeMap<String, WaitingJob>> = BTreeMap::new();
+    for RecordedJob { level, manager, uid, from, directories } in recorded {
         levels += 1;
-        for (directory, number) in job.directories {
+        for (directory, number) in directories {
             for hierarchy in hierarchies(&directory, cgroup, is_unified) {
-                all.entry(hierarchy).or_default().entry(job.level.clone()).or_default().push(number);
+                let order = (manager == UNITS, hierarchy);
+                first = Some(first.map_or(order, |first| first.min(order)));
+                let found = all.entry(hierarchy).or_default().entry(level.clone()).or_default();
+                (found.job.uid, found.job.from) = (uid, from);
+                found.job.cgroups.push(number);
+                found.directories.push(directory.clone());
             }
         }
     }
-    let Some((hierarchy, jobs)) = all.pop_first() else {
-        return RunningJobs { elsewhere: levels, ..RunningJobs::default() };
-    };
-    RunningJobs { hierarchy, elsewhere: levels.saturating_sub(jobs.len()), jobs }
+    let hierarchy = first.map_or(Hierarchy::default(), |(_, hierarchy)| hierarchy);
+    let jobs = all.remove(&hierarchy).unwrap_or_default();
+    RecordedJobs { hierarchy, elsewhere: levels - jobs.len(), jobs }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn jobs(text: &str, is_unified: bool) -> RunningJobs {
+    fn jobs(text: &str, is_unified: bool) -> RecordedJobs {
         let recorded = wholegrain_job_records::parse(text.as_bytes()).unwrap();
-        running_jobs(recorded, Path::new("/sys/fs/cgroup"), is_unified)
+        recorded_jobs(recorded, Path::new("/sys/fs/cgroup"), is_unified)
+    }
+
+    fn cgroups(found: &RecordedJobs) -> BTreeMap<&str, &[u64]> {
+        found.jobs.iter().map(|(level, job)| (level.as_str(), &job.job.cgroups[..])).collect()
     }
 
     #[test]
@@ -134,12 +184,66 @@ mod tests {
             {"acknowledged":1,"dirs":[["/sys/fs/cgroup/memory/c",7]],"record":{"level":"4","to":9}}]}"#;
         let found = jobs(text, false);
         assert_eq!((found.hierarchy, found.elsewhere), (Hierarchy::Memory, 2));
-        assert_eq!(found.jobs, BTreeMap::from([("1".to_owned(), vec![5]), ("2".to_owned(), vec![9])]));
+        assert_eq!(cgroups(&found), BTreeMap::from([("1", &[5][..]), ("2", &[9])]));
         let text = r#"{"version":1,"records":[{"dirs":[["/sys/fs/cgroup/system.slice/slurmstepd.scope/job_2",7]],"record":{"level":"2"}}]}"#;
-        assert_eq!(jobs(text, true).jobs, BTreeMap::from([("2".to_owned(), vec![7])]));
+        assert_eq!(cgroups(&jobs(text, true)), BTreeMap::from([("2", &[7][..])]));
         assert_eq!(jobs(text, false).elsewhere, 1, "no such controller");
         let text = text.replace("cgroup/", "cgroup/unified/");
         assert_eq!(jobs(&text, false).hierarchy, Hierarchy::Unified);
         assert_eq!(jobs(&text, false).jobs.len(), 1);
+    }
+
+    #[test]
+    fn units_of_a_user_do_not_choose_the_hierarchy() {
+        let unit = r#"{"dirs":[["/sys/fs/cgroup/unified/run-r1.scope",7]],"record":{"level":"r","manager":"systemd","uid":1000,"from":3}}"#;
+        let job = r#"{"dirs":[["/sys/fs/cgroup/freezer/slurm/uid_7/job_1",5]],"record":{"level":"1","manager":"slurm","uid":7,"from":4}}"#;
+        let found = jobs(&format!(r#"{{"version":1,"records":[{unit},{job}]}}"#), false);
+        assert_eq!((found.hierarchy, found.elsewhere), (Hierarchy::Freezer, 1));
+        assert_eq!((found.jobs["1"].job.uid, found.jobs["1"].job.from), (Some(7), 4));
+        let found = jobs(&format!(r#"{{"version":1,"records":[{unit}]}}"#), false);
+        assert_eq!((found.hierarchy, found.elsewhere), (Hierarchy::Unified, 0));
+    }
+
+    #[test]
+    fn a_job_counts_once_it_has_a_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let cgroup = folder.path().join("unified");
+        let write = |levels: &[&str]| {
+            let record = |level: &&str| {
+                format!(r#"{{"dirs":[["{}/{level}",7]],"record":{{"level":"{level}"}}}}"#, cgroup.display())
+            };
+            let records: Vec<String> = levels.iter().map(record).collect();
+            let new = folder.path().join("new");
+            std::fs::write(&new, format!(r#"{{"version":1,"records":[{}]}}"#, records.join(","))).unwrap();
+            std::fs::rename(new, folder.path().join("records.json")).unwrap();
+        };
+        let populate = |level: &str, populated: u8| {
+            std::fs::create_dir_all(cgroup.join(level)).unwrap();
+            let text = format!("populated {populated}\nfrozen 0\n");
+            std::fs::write(cgroup.join(level).join("cgroup.events"), text).unwrap();
+        };
+        let mut reader = RecordReader::new(folder.path().join("records.json"), folder.path());
+        let mut check = |expected: &[&str], without_process: usize| {
+            let found = reader.refresh().unwrap();
+            assert_eq!(found.jobs.keys().collect::<Vec<_>>(), expected);
+            assert_eq!(found.without_process, without_process);
+        };
+        populate("1", 1);
+        populate("2", 0);
+        write(&["1", "2", "gone"]);
+        check(&["1"], 2);
+        // The file is the same; the job has a process now.
+        populate("2", 1);
+        check(&["1", "2"], 1);
+        // A job between two steps goes on.
+        populate("1", 0);
+        check(&["1", "2"], 1);
+        write(&["1", "3"]);
+        check(&["1"], 1);
+        // It has ended, and another one of that name has no process.
+        write(&[]);
+        check(&[], 0);
+        write(&["1"]);
+        check(&[], 1);
     }
 }

@@ -3,13 +3,14 @@
 //! The kernel finds jobs by the numbers of their directories. A slot is given to one job at a time; its counts are never set to 0, so that a job's
 //! values are those since it got the slot.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
 use crate::counts::SlotTotals;
 use crate::records::{Hierarchy, RunningJobs};
+use crate::shares::chosen_jobs;
 
-/// The directories that a job may have in one hierarchy, on average.
+/// The directories that a job may have in one hierarchy: a bound of each job, so that none takes those of others.
 pub const DIRECTORIES_PER_JOB: u32 = 4;
 
 /// The maps of the kernel that say which cgroup is which job.
@@ -41,7 +42,7 @@ pub struct JobSlots {
     /// The cgroups in the kernel's map.
     cgroups: BTreeMap<u64, JobSlot>,
     current: RunningJobs,
-    cgroups_max: usize,
+    jobs_max: usize,
     generation: u32,
     epoch: u32,
     left_out: usize,
@@ -54,7 +55,7 @@ impl JobSlots {
             jobs: BTreeMap::new(),
             cgroups: BTreeMap::new(),
             current: RunningJobs::default(),
-            cgroups_max: (jobs_max * DIRECTORIES_PER_JOB) as usize,
+            jobs_max: jobs_max as usize,
             generation: 0,
             epoch: 0,
             left_out: 0,
@@ -85,16 +86,26 @@ impl JobSlots {
         self.left_out
     }
 
-    /// Takes the running jobs. Whether the counted jobs are others than before. A job that runs on keeps its slot.
+    /// Those of the jobs left out that had no process so far.
+    pub fn without_process(&self) -> usize {
+        self.current.without_process
+    }
+
+    /// Takes the running jobs. Whether the counted jobs are others than before. A job that runs on keeps its slot, except as in [`chosen_jobs`].
     pub fn update(&mut self, running: &RunningJobs, maps: &mut dyn JobMaps) -> io::Result<bool> {
         if *running == self.current {
             return Ok(false);
         }
         // After an error the same jobs are tried again.
         self.current = RunningJobs::default();
-        let released = self.release(running, maps)?;
-        let (mut added, mut left_out) = (false, running.elsewhere);
-        for (level, cgroups) in &running.jobs {
+        let chosen = chosen_jobs(running, |level| self.jobs.contains_key(level), self.jobs_max);
+        let released = self.release(running, &chosen, maps)?;
+        let (mut added, mut left_out) = (false, running.elsewhere + running.without_process);
+        for (level, running) in &running.jobs {
+            if !chosen.contains(level.as_str()) {
+                left_out += 1;
+                continue;
+            }
             let job = match self.jobs.get(level) {
                 Some(job) => *job,
                 None => {
@@ -116,14 +127,16 @@ impl JobSlots {
                 }
             };
             let mut is_whole = true;
-            for cgroup in cgroups {
+            let mut count = self.cgroups.values().filter(|other| **other == job).count();
+            for cgroup in &running.cgroups {
                 if self.cgroups.contains_key(cgroup) {
                     continue;
                 }
-                if self.cgroups.len() == self.cgroups_max {
+                if count == DIRECTORIES_PER_JOB as usize {
                     is_whole = false;
                     continue;
                 }
+                count += 1;
                 maps.insert(*cgroup, job.slot, job.epoch)?;
                 self.cgroups.insert(*cgroup, job);
             }
@@ -135,10 +148,11 @@ impl JobSlots {
         Ok(released || added)
     }
 
-    /// Ends the jobs that do not run any more, and the cgroups that no job has.
-    fn release(&mut self, running: &RunningJobs, maps: &mut dyn JobMaps) -> io::Result<bool> {
+    /// Ends the jobs that do not run any more or lose their slot, and the cgroups that no job has.
+    fn release(&mut self, running: &RunningJobs, chosen: &BTreeSet<&str>, maps: &mut dyn JobMaps) -> io::Result<bool> {
         let has = |cgroup: &u64, job: &JobSlot| {
-            running.jobs.iter().any(|(level, cgroups)| self.jobs.get(level) == Some(job) && cgroups.contains(cgroup))
+            let mut counted = running.jobs.iter().filter(|(level, _)| chosen.contains(level.as_str()));
+            counted.any(|(level, found)| self.jobs.get(level) == Some(job) && found.cgroups.contains(cgroup))
         };
         let ended: Vec<u64> =
             self.cgroups.iter().filter(|(cgroup, job)| !has(cgroup, job)).map(|(id, _)| *id).collect();
@@ -146,7 +160,7 @@ impl JobSlots {
             maps.remove(cgroup)?;
             self.cgroups.remove(&cgroup);
         }
-        let ended: Vec<String> = self.jobs.keys().filter(|level| !running.jobs.contains_key(*level)).cloned().collect();
+        let ended: Vec<String> = self.jobs.keys().filter(|level| !chosen.contains(level.as_str())).cloned().collect();
         for level in &ended {
             let Some(slot) = self.jobs.get(level).map(|job| job.slot) else { continue };
             maps.set_epoch(slot, 0)?;
@@ -178,6 +192,7 @@ impl JobSlots {
 mod tests {
     use super::*;
     use crate::counts::SlotQuantity;
+    use crate::records::RunningJob;
 
     /// The kernel's maps, in which every slot counts one retransmit at each read.
     #[derive(Default)]
@@ -225,8 +240,9 @@ mod tests {
     }
 
     fn running(jobs: &[(&str, &[u64])]) -> RunningJobs {
-        let jobs = jobs.iter().map(|(level, cgroups)| ((*level).to_owned(), cgroups.to_vec())).collect();
-        RunningJobs { hierarchy: Hierarchy::Unified, jobs, elsewhere: 0 }
+        let job = |cgroups: &[u64]| RunningJob { cgroups: cgroups.to_vec(), ..RunningJob::default() };
+        let jobs = jobs.iter().map(|(level, cgroups)| ((*level).to_owned(), job(cgroups))).collect();
+        RunningJobs { hierarchy: Hierarchy::Unified, jobs, ..RunningJobs::default() }
     }
 
     #[test]
@@ -258,7 +274,26 @@ mod tests {
         let (mut slots, mut maps) = (JobSlots::new(2), RecordedMaps::default());
         let many: Vec<u64> = (100..200).collect();
         slots.update(&running(&[("1", &many), ("2", &[20])]), &mut maps).unwrap();
-        assert_eq!((maps.cgroups.len(), slots.left_out()), (8, 2));
+        assert_eq!((maps.cgroups.len(), slots.left_out()), (DIRECTORIES_PER_JOB as usize + 1, 1));
+        assert!(maps.cgroups.contains_key(&20), "the other job is whole");
+        slots.update(&running(&[("1", &many[1..]), ("2", &[20])]), &mut maps).unwrap();
+        assert_eq!((maps.cgroups.len(), slots.left_out()), (DIRECTORIES_PER_JOB as usize + 1, 1));
+    }
+
+    #[test]
+    fn a_user_with_all_slots_gives_one_to_another_user() {
+        let (mut slots, mut maps) = (JobSlots::new(2), RecordedMaps::default());
+        let mut jobs = running(&[("00", &[10]), ("01", &[11]), ("02", &[12])]);
+        jobs.jobs.values_mut().for_each(|job| job.uid = Some(1000));
+        slots.update(&jobs, &mut maps).unwrap();
+        assert_eq!((maps.cgroups.keys().collect::<Vec<_>>(), slots.left_out()), (vec![&10, &11], 1));
+        jobs.without_process = 5;
+        jobs.jobs.insert("4711".to_owned(), RunningJob { uid: Some(7), from: 9, cgroups: vec![20] });
+        assert!(slots.update(&jobs, &mut maps).unwrap());
+        assert_eq!((slots.left_out(), slots.without_process()), (7, 5));
+        assert_eq!(maps.cgroups, BTreeMap::from([(10, (1, 1)), (20, (2, 3))]));
+        assert_eq!(maps.epochs, BTreeMap::from([(1, 1), (2, 3)]));
+        assert!(!slots.has("01", 2) && slots.has("4711", 3));
     }
 
     #[test]

@@ -75,8 +75,9 @@ impl Source for EbpfSource {
         }
         if state.slots.left_out() > 0 {
             report(format!(
-                "ebpf: {} jobs are left out or counted in part: at most {} at a time, with directories in one hierarchy of cgroups",
+                "ebpf: {} jobs are left out or counted in part, {} of them without a process: at most {} at a time, with directories in one hierarchy of cgroups",
                 state.slots.left_out(),
+                state.slots.without_process(),
                 self.config.jobs_max
             ));
         }

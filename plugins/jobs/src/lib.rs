@@ -1,7 +1,7 @@
 //! The running jobs of the node, from the agent's file of records.
 //!
 //! - In: the file, which the agent replaces when a job begins or ends.
-//! - Out: the level of each running job in sensors' names, and its cgroup directories with their inode numbers.
+//! - Out: the level of each running job in sensors' names, its user, and its cgroup directories with their inode numbers.
 //! - Never: a decision about which directory is a job (`agent/src/jobs/tracker` decides); a file that another user can have written.
 
 use std::fs::{File, Metadata};
@@ -33,6 +33,12 @@ struct JobEntry {
 struct JobIdentity {
     level: String,
     #[serde(default)]
+    manager: String,
+    #[serde(default)]
+    uid: Option<u32>,
+    #[serde(default)]
+    from: i64,
+    #[serde(default)]
     to: Option<i64>,
 }
 
@@ -41,6 +47,12 @@ struct JobIdentity {
 pub struct RecordedJob {
     /// The job's level in sensors' names.
     pub level: String,
+    /// The resource manager; `systemd` for units, which users can make themselves.
+    pub manager: String,
+    /// The user; `None` if unknown.
+    pub uid: Option<u32>,
+    /// The begin, ns since the Unix epoch.
+    pub from: i64,
     /// The directories of its cgroups, each with its inode number, which is the cgroup's number in the kernel.
     pub directories: Vec<(PathBuf, u64)>,
 }
@@ -108,7 +120,14 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<RecordedJob>, String> {
     }
     let running = content.records.into_iter().filter(|job| job.record.to.is_none() && !job.dirs.is_empty());
     let valid = running.filter(|job| check_relative(&job.record.level).is_ok() && !job.record.level.contains('/'));
-    Ok(valid.map(|job| RecordedJob { level: job.record.level, directories: job.dirs }).collect())
+    let job = |JobEntry { dirs, record }| RecordedJob {
+        level: record.level,
+        manager: record.manager,
+        uid: record.uid,
+        from: record.from,
+        directories: dirs,
+    };
+    Ok(valid.map(job).collect())
 }
 
 #[cfg(test)]
@@ -122,13 +141,15 @@ mod tests {
         let mut file = JobRecordFile::new(path.clone());
         assert_eq!(file.read_changed(), Ok(None), "no jobs without the file");
         let text = r#"{"version":1,"boot":"b","at":5,"dropped":0,"records":[
-            {"acknowledged":1,"dirs":[["/c/memory/job_1",5],["/c/cpu/job_1",6]],"record":{"job":"1","level":"1","from":7,"to":null}},
+            {"acknowledged":1,"dirs":[["/c/memory/job_1",5],["/c/cpu/job_1",6]],
+              "record":{"job":"1","level":"1","manager":"slurm","uid":1000,"user":"ann","from":7,"to":null}},
             {"acknowledged":1,"dirs":[["/c/memory/x",7]],"record":{"job":"x","level":"../x"}},
             {"acknowledged":1,"dirs":[],"record":{"job":"y","level":"y"}},
             {"acknowledged":1,"dirs":[["/c/memory/job_3",7]],"record":{"level":"3","to":9}}]}"#;
         std::fs::write(&path, text).unwrap();
         let directories = vec![("/c/memory/job_1".into(), 5), ("/c/cpu/job_1".into(), 6)];
-        let expected = vec![RecordedJob { level: "1".to_owned(), directories }];
+        let (level, manager) = ("1".to_owned(), "slurm".to_owned());
+        let expected = vec![RecordedJob { level, manager, uid: Some(1000), from: 7, directories }];
         assert_eq!(file.read_changed(), Ok(Some(expected)));
         assert_eq!(file.read_changed(), Ok(None));
         std::fs::remove_file(&path).unwrap();

@@ -32,7 +32,7 @@ impl JobDirectories {
     /// Reads the file if it has changed. Whether it has. Without the file there are no jobs.
     pub fn refresh(&mut self) -> Result<bool, String> {
         let Some(jobs) = self.records.read_changed()? else { return Ok(false) };
-        let all = jobs.into_iter().flat_map(|RecordedJob { level, directories }| {
+        let all = jobs.into_iter().flat_map(|RecordedJob { level, directories, .. }| {
             directories.into_iter().map(move |(path, _)| (path, level.clone()))
         });
         self.levels = all.collect();

@@ -14,6 +14,7 @@ fn jobs_begin_and_end_and_do_not_inherit_counts() {
     let (machine, first, second) = (Machine::new(), Cgroup::new(&mount), Cgroup::new(&mount));
     let worker = Worker::start(&Work::Sleeps(50, 100_000));
     first.enter(worker.pid);
+    let _idle = Worker::idle_in(&second);
     let mut source = machine.source("jobs_max = 1\nprograms = [\"scheduler\"]\n");
     let (mut groups, _) = discover(source.as_mut());
     assert_eq!(groups.keys().collect::<Vec<_>>(), ["ebpf"], "no jobs without records");
@@ -59,6 +60,7 @@ fn a_thousand_cgroups_and_a_deep_one_belong_to_their_job() {
     }
     let Some(mount) = unified() else { return };
     let (machine, first, second) = (Machine::new(), Cgroup::new(&mount), Cgroup::new(&mount));
+    let _idle = [Worker::idle_in(&first), Worker::idle_in(&second)];
     machine.jobs(&[("1", &[&first.path]), ("2", &[&second.path])]);
     let mut source = machine.source("programs = [\"scheduler\"]\n");
     let (mut groups, _) = discover(source.as_mut());
@@ -84,4 +86,39 @@ fn a_thousand_cgroups_and_a_deep_one_belong_to_their_job() {
     worker.run();
     assert!(count(&mut groups, "2") >= 20, "which is counted as well as before");
     while deep.pop().is_some() {}
+}
+
+/// A user makes many cgroups with names of jobs and no process, then with one each. Another user's job is counted all the same.
+#[test]
+fn a_job_is_counted_beside_many_of_another_user() {
+    if skips("a_job_is_counted_beside_many_of_another_user") {
+        return;
+    }
+    let Some(mount) = unified() else { return };
+    let machine = Machine::new();
+    let many: Vec<Cgroup> = (0..8).map(|_| Cgroup::new(&mount)).collect();
+    let own = Cgroup::new(&mount);
+    let names: Vec<String> = (0..many.len()).map(|index| format!("00{index}")).collect();
+    let mut jobs: Vec<(&str, u32, &Path)> =
+        names.iter().zip(&many).map(|(name, cgroup)| (name.as_str(), 1000, cgroup.path.as_path())).collect();
+    machine.jobs_of(&jobs);
+    let mut source = machine.source("jobs_max = 3\nprograms = [\"scheduler\"]\n");
+    let (mut groups, reports) = discover(source.as_mut());
+    assert_eq!(groups.keys().collect::<Vec<_>>(), ["ebpf"]);
+    assert!(reports[0].contains("8 jobs are left out or counted in part, 8 of them without a process"), "{reports:?}");
+    let node = values(groups.get_mut("ebpf").unwrap());
+    assert_eq!((node["ebpf/jobs"], node["ebpf/jobs_left_out"]), (0, 8));
+    // They get processes: the user has all slots.
+    let _idle: Vec<Worker> = many.iter().map(Worker::idle_in).collect();
+    assert!(sample(groups.get_mut("ebpf").unwrap()).1.layout_changed);
+    let (groups, _) = discover(source.as_mut());
+    assert_eq!(groups.keys().collect::<Vec<_>>(), ["ebpf", "job/000/ebpf", "job/001/ebpf", "job/002/ebpf"]);
+    let worker = Worker::idle_in(&own);
+    jobs.push(("4711", 1001, &own.path));
+    machine.jobs_of(&jobs);
+    let (mut groups, _) = discover(source.as_mut());
+    assert_eq!(groups.keys().collect::<Vec<_>>(), ["ebpf", "job/000/ebpf", "job/001/ebpf", "job/4711/ebpf"]);
+    let node = values(groups.get_mut("ebpf").unwrap());
+    assert_eq!((node["ebpf/jobs"], node["ebpf/jobs_left_out"]), (3, 6));
+    drop(worker);
 }

@@ -68,14 +68,20 @@ impl Machine {
 
     /// The agent's records: running jobs with their directories.
     pub fn jobs(&self, jobs: &[(&str, &[&Path])]) {
-        let record = |(level, dirs): &(&str, &[&Path])| {
-            let dirs: Vec<String> =
-                dirs.iter().map(|dir| format!("[{dir:?},{}]", std::fs::metadata(dir).unwrap().ino())).collect();
-            format!(r#"{{"acknowledged":1,"dirs":[{}],"record":{{"level":"{level}"}}}}"#, dirs.join(","))
-        };
-        let all: Vec<String> = jobs.iter().map(record).collect();
+        let record = |(level, dirs): &(&str, &[&Path])| record(dirs, &format!(r#""level":"{level}""#));
+        self.write(jobs.iter().map(record).collect());
+    }
+
+    /// The same with the job's user, and one directory each.
+    pub fn jobs_of(&self, jobs: &[(&str, u32, &Path)]) {
+        let record =
+            |(level, uid, dir): &(&str, u32, &Path)| record(&[*dir], &format!(r#""level":"{level}","uid":{uid}"#));
+        self.write(jobs.iter().map(record).collect());
+    }
+
+    fn write(&self, records: Vec<String>) {
         let new = self.folder.path().join("new");
-        std::fs::write(&new, format!(r#"{{"version":1,"records":[{}]}}"#, all.join(","))).unwrap();
+        std::fs::write(&new, format!(r#"{{"version":1,"records":[{}]}}"#, records.join(","))).unwrap();
         std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::rename(new, self.folder.path().join("records.json")).unwrap();
     }
@@ -107,6 +113,12 @@ impl Machine {
     pub fn source(&self, settings: &str) -> Box<dyn Source> {
         self.configure(settings).unwrap()
     }
+}
+
+fn record(dirs: &[&Path], fields: &str) -> String {
+    let dirs: Vec<String> =
+        dirs.iter().map(|dir| format!("[{dir:?},{}]", std::fs::metadata(dir).unwrap().ino())).collect();
+    format!(r#"{{"acknowledged":1,"dirs":[{}],"record":{{{fields}}}}}"#, dirs.join(","))
 }
 
 /// The groups by their names, and what was reported.

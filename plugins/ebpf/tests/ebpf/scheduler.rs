@@ -30,6 +30,7 @@ fn job_equals_schedstat(mount: &Path) {
     let (machine, cgroup) = (Machine::new(), Cgroup::new(mount));
     // Its processes are below the job's directory.
     let below = Cgroup::at(cgroup.path.join("step"));
+    let _idle = Worker::idle_in(&below);
     machine.jobs(&[("7", &[&cgroup.path])]);
     let mut source = machine.source("programs = [\"scheduler\"]\n");
     let (mut groups, reports) = discover(source.as_mut());
@@ -104,6 +105,7 @@ fn tasks_that_are_born_later_are_counted_from_their_first_wait() {
     }
     let Some(mount) = unified() else { return };
     let (machine, cgroup) = (Machine::new(), Cgroup::new(&mount));
+    let _idle = Worker::idle_in(&cgroup);
     machine.jobs(&[("8", &[&cgroup.path])]);
     let mut source = machine.source("programs = [\"scheduler\"]\n");
     let (mut groups, _) = discover(source.as_mut());

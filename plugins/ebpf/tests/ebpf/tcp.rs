@@ -23,6 +23,7 @@ fn retransmits_of_the_node_and_of_a_job() {
     }
     let Some(mount) = unified() else { return };
     let (machine, cgroup) = (Machine::new(), Cgroup::new(&mount));
+    let _idle = Worker::idle_in(&cgroup);
     machine.jobs(&[("5", &[&cgroup.path])]);
     let mut source = machine.source("programs = [\"tcp\"]\n");
     let (mut groups, reports) = discover(source.as_mut());

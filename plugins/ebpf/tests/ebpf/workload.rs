@@ -5,6 +5,8 @@ use std::path::Path;
 
 use wholegrain_testkit::wait_for;
 
+use crate::machine::Cgroup;
+
 /// What the process does between two stops.
 pub enum Work {
     /// So many sleeps of so many ns.
@@ -39,6 +41,13 @@ impl Worker {
         }
         let worker = Self { pid };
         worker.wait_for_stop();
+        worker
+    }
+
+    /// A stopped process in a job, which counts only with one.
+    pub fn idle_in(cgroup: &Cgroup) -> Self {
+        let worker = Self::start(&Work::Sleeps(0, 0));
+        cgroup.enter(worker.pid);
         worker
     }
 
