@@ -48,8 +48,10 @@ pub const MANAGERS: &[ResourceManager] = &[
     ResourceManager { name: "oar", role: oar },
     ResourceManager { name: "pbs", role: pbs },
     ResourceManager { name: "flux", role: flux },
-    ResourceManager { name: "systemd", role: systemd },
+    ResourceManager { name: UNITS, role: systemd },
 ];
+/// The manager of any units, the last one.
+const UNITS: &str = "systemd";
 
 /// The layouts of a configuration.
 pub struct Layouts {
@@ -80,7 +82,8 @@ impl Layouts {
         }
     }
 
-    /// The role of the directory at `path` (without a leading slash). The configuration's patterns come first.
+    /// The role of the directory at `path` (without a leading slash). The configuration's patterns come first. A unit that is above the jobs of a pattern
+    /// or of another manager, as `slurmstepd.scope` is, is no job of systemd.
     pub fn role_of(&self, version: CgroupVersion, path: &str) -> DirectoryRole {
         let levels: Vec<&str> = path.split('/').collect();
         if levels.len() > DEPTH_MAX || levels.iter().any(|level| level.is_empty()) {
@@ -91,7 +94,10 @@ impl Layouts {
         let mut above = Vec::new();
         for role in patterns.chain(managers) {
             match role {
-                DirectoryRole::Job(found) => return DirectoryRole::Job(found),
+                DirectoryRole::Job(found) if above.is_empty() || found.manager != UNITS => {
+                    return DirectoryRole::Job(found);
+                }
+                DirectoryRole::Job(_) => {}
                 DirectoryRole::Above(owners) => {
                     for owners in owners {
                         if !above.contains(&owners) {
@@ -343,7 +349,7 @@ fn systemd(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRol
         if !level.ends_with(".slice") && site.units.iter().any(|unit| glob(unit, level)) {
             let owners = if matches!(owner, PathOwner::Own(_)) { usual(levels, None) } else { given(levels) };
             return match last {
-                true => DirectoryRole::Job(JobPath::new("systemd", "", level, owners).of(owner)),
+                true => DirectoryRole::Job(JobPath::new(UNITS, "", level, owners).of(owner)),
                 false => DirectoryRole::Nothing,
             };
         }

@@ -199,7 +199,18 @@ fn systemd_units_by_name() {
     check_with(&layouts, V2, "user.slice/user-1001.slice/user@1000.service/app.slice/run-r1.scope", "nothing");
     check_with(&layouts, V2, "app.slice/user@1000.service/run-r1.scope", "nothing");
     check_with(&layouts, V2, "machine.slice/vm-1.scope/inner.scope", "nothing");
-    // Units of another manager are that manager's.
+    // Units of another manager are that manager's, in any order of the setting, and no jobs that end the search.
+    for scope in ["slurmstepd.scope", "n17_slurmstepd.scope"] {
+        check_with(&layouts, V2, &format!("system.slice/{scope}"), "above");
+    }
+    check_with(&layouts, V2, "machine.slice/slurmstepd.scope", "systemd slurmstepd.scope");
+    config.managers.reverse();
+    let layouts = self::layouts(&config);
+    check_with(&layouts, V2, "system.slice/slurmstepd.scope", "above");
+    config.units = vec!["*".to_owned()];
+    let any = self::layouts(&config);
+    check_with(&any, V1, "pbs_jobs.service", "above");
+    check_with(&any, V1, "pbs_jobs.service/jobid/17.pbs01", "pbs 17.pbs01");
     check_with(&layouts, V2, "system.slice/slurmstepd.scope/job_7", "slurm 7 …");
 }
 
