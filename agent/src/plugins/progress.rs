@@ -22,7 +22,7 @@ pub struct PluginProgress {
     pub faults: u64,
     /// The last one, or why it was refused.
     pub fault: Option<String>,
-    /// When that was.
+    /// The time of the last fault.
     pub fault_time: Option<String>,
 }
 
