@@ -33,6 +33,8 @@ pub enum TrustError {
     Owner { path: String, uid: u32 },
     #[error("{path} is writable by group or others (mode {mode:04o}); use chmod go-w")]
     Writable { path: String, mode: u32 },
+    #[error("{path} is for files of all users (mode {mode:04o}); use a folder of its own, such as {path}/wholegrain")]
+    Shared { path: String, mode: u32 },
     #[error("{path} is no regular file")]
     NoFile { path: String },
     #[error("{path} is a symbolic link of user {uid}; only links of root are followed, and only to folders")]
@@ -201,7 +203,14 @@ fn walk(absolute: &Path, owners: TrustedOwners) -> Result<(OwnedFd, u32), TrustE
             return Err(TrustError::Owner { path: text(), uid: found.st_uid });
         }
         if mode & WRITABLE_BY_OTHERS != 0 && (rest.is_empty() || mode & STICKY == 0) {
-            return Err(TrustError::Writable { path: text(), mode: mode & 0o7777 });
+            let (path, mode) = (text(), mode & 0o7777);
+            // The advice to change its mode would break /tmp for the others.
+            let is_shared = mode & STICKY != 0;
+            return Err(if is_shared {
+                TrustError::Shared { path, mode }
+            } else {
+                TrustError::Writable { path, mode }
+            });
         }
         current = next;
         if is_own(uid) {
@@ -359,7 +368,7 @@ mod tests {
         mode(&folder, 0o775);
         refused(open(), "is writable by group or others (mode 0775)");
         mode(&folder, 0o1777);
-        refused(open(), "is writable by group or others (mode 1777)");
+        refused(open(), "is for files of all users (mode 1777); use a folder of its own, such as");
         mode(&folder, 0o755);
         mode(&root.path().join("a"), 0o777);
         refused(open(), "/a is writable by group or others (mode 0777)");

@@ -127,6 +127,27 @@ fn a_run_that_fails_gives_gaps_and_its_first_error_is_named_once() {
 }
 
 #[test]
+fn a_decimal_instead_of_an_integer_is_named() {
+    let text = "echo 'a 1'\necho 'b 2.5 type=int'\necho 'c: 3'";
+    let mut programs = Programs::new(&[("counting", "", text)]);
+    let (groups, reports) = wait_for("the group", || {
+        let (groups, reports) = discover(programs.source.as_mut());
+        (groups.len() == 1).then_some((groups, reports))
+    });
+    assert_eq!(
+        reports,
+        [
+            "exec: counting: line 2: \"b\": the value is not an integer, which is a gap",
+            "exec: counting: line 3: \"c:\": the name ends with a colon; leave it out",
+        ]
+    );
+    let (values, reading) = floats(&mut groups.into_values().next().unwrap());
+    assert_eq!(values, BTreeMap::from([("a".to_owned(), Some(1.0)), ("b".to_owned(), None)]));
+    let what = "a decimal instead of an integer in the program's output";
+    assert_eq!(reading.problem, Some(ReadProblem::Garbage { what, line: 2 }));
+}
+
+#[test]
 fn the_deadline_ends_a_program_with_all_that_it_started() {
     let text = "echo 'a 1'\n[ -e OPEN/hang ] || exit 0\nsleep 1000 & echo $! > OPEN/child\nwait";
     let mut programs = Programs::new(&[("hanging", "deadline = \"300ms\"", text), ("quick", "", "echo 'b 2'")]);

@@ -349,6 +349,9 @@ impl ExecReader {
             lock(&self.programs[self.index].learned).text = Some(text.to_vec());
         }
         let problem = match (read.first_bad, read.first_duplicate) {
+            (Some(line), _) if read.is_decimal => {
+                Some(ReadProblem::Garbage { what: "a decimal instead of an integer in the program's output", line })
+            }
             (Some(line), _) => Some(ReadProblem::Garbage { what: "the program's output", line }),
             (None, Some(_)) => Some(ReadProblem::Message { text: "the program printed a name twice, which is a gap" }),
             (None, None) => None,

@@ -1,6 +1,6 @@
 //! Attributes after the value of a plain line: `fan/1/speed 1200 unit={revolution}/min kind=gauge`.
 
-use wholegrain_model::{Kind, SensorDef};
+use wholegrain_model::{Kind, SensorDef, Unit, UnitError};
 
 use super::number;
 
@@ -15,28 +15,54 @@ pub struct Attributes<'a> {
     pub time: Option<i64>,
 }
 
+/// Why the words after a value are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError<'a> {
+    #[error("the attributes are not UTF-8")]
+    Encoding,
+    /// A word that is no `key=value` or has an unknown key. Messages leave out the value: it may be another one in each text.
+    #[error("{:?} after the value is none of unit=, kind=, type= and time=", key_of(.0))]
+    Unknown(&'a str),
+    #[error("kind={0} is neither kind=gauge nor kind=counter")]
+    Kind(&'a str),
+    #[error("type={0} is neither type=int nor type=float")]
+    Type(&'a str),
+    #[error("time= is no time in seconds since the epoch")]
+    Time,
+}
+
+fn key_of(word: &str) -> &str {
+    word.split_once('=').map_or("a word", |(key, _)| key)
+}
+
 impl<'a> Attributes<'a> {
-    /// Parses `key=value` words. `None` if one is unknown or wrong.
-    pub fn parse(text: &'a [u8]) -> Option<Self> {
+    /// Parses `key=value` words. Readers call this for each line, so that it allocates nothing and does not check the unit.
+    pub fn parse(text: &'a [u8]) -> Result<Self, AttributeError<'a>> {
         let mut attributes = Self::default();
-        for word in std::str::from_utf8(text).ok()?.split([' ', '\t']).filter(|word| !word.is_empty()) {
-            let (key, value) = word.split_once('=')?;
+        let text = std::str::from_utf8(text).map_err(|_| AttributeError::Encoding)?;
+        for word in text.split([' ', '\t']).filter(|word| !word.is_empty()) {
+            let (key, value) = word.split_once('=').ok_or(AttributeError::Unknown(word))?;
             match key {
                 "unit" => attributes.unit = Some(value),
-                "kind" => attributes.kind = Some(value.parse().ok()?),
-                "type" => attributes.is_integer = is_integer(value)?,
-                "time" => attributes.time = Some(time_of_seconds(value.as_bytes())?),
-                _ => return None,
+                "kind" => attributes.kind = Some(value.parse().map_err(|_| AttributeError::Kind(value))?),
+                "type" => attributes.is_integer = is_integer(value).ok_or(AttributeError::Type(value))?,
+                "time" => {
+                    attributes.time = Some(time_of_seconds(value.as_bytes()).ok_or(AttributeError::Time)?);
+                }
+                _ => return Err(AttributeError::Unknown(word)),
             }
         }
-        Some(attributes)
+        Ok(attributes)
     }
 
-    /// The sensor of a line with this name.
-    pub fn sensor(&self, path: String) -> SensorDef {
+    /// The sensor of a line with this name, unless the unit is no UCUM code: no query could convert its values.
+    pub fn sensor(&self, path: String) -> Result<SensorDef, UnitError> {
+        if let Some(code) = self.unit {
+            Unit::parse(code)?;
+        }
         let mut sensor = SensorDef::gauge(path, self.unit.unwrap_or("1"), "");
         sensor.kind = self.kind.unwrap_or(Kind::Gauge);
-        if self.is_integer { sensor } else { sensor.float() }
+        Ok(if self.is_integer { sensor } else { sensor.float() })
     }
 }
 
@@ -72,10 +98,19 @@ mod tests {
         let parsed = Attributes::parse(b"unit=By kind=counter type=int time=1700000000.25").unwrap();
         let time = Some(1_700_000_000_250_000_000);
         assert_eq!(parsed, Attributes { unit: Some("By"), kind: Some(Kind::Counter), is_integer: true, time });
-        assert_eq!(Attributes::parse(b""), Some(Attributes::default()));
-        for bad in ["5", "unit", "kind=counts", "type=double", "time=x", "colour=red", "time=-5"] {
-            assert_eq!(Attributes::parse(bad.as_bytes()), None, "{bad}");
+        assert_eq!(Attributes::parse(b""), Ok(Attributes::default()));
+        for (bad, error) in [
+            ("5", AttributeError::Unknown("5")),
+            ("kind=gauge unit", AttributeError::Unknown("unit")),
+            ("kind=counts", AttributeError::Kind("counts")),
+            ("type=double", AttributeError::Type("double")),
+            ("time=x", AttributeError::Time),
+            ("time=-5", AttributeError::Time),
+            ("unit=Cel colour=red", AttributeError::Unknown("colour=red")),
+        ] {
+            assert_eq!(Attributes::parse(bad.as_bytes()), Err(error), "{bad}");
         }
+        assert_eq!(Attributes::parse(b"\xff"), Err(AttributeError::Encoding));
         assert_eq!(time_of_seconds(b"1.7e9"), Some(1_700_000_000_000_000_000));
     }
 }

@@ -1,7 +1,7 @@
 //! What the administrator says about metrics: path, unit, kind and scale, by patterns of names.
 
 use wholegrain_model::pattern::glob;
-use wholegrain_model::{Kind, SensorDef};
+use wholegrain_model::{Kind, SensorDef, Unit};
 
 use super::family::Families;
 use super::series::Series;
@@ -57,7 +57,7 @@ impl SensorNaming {
         Some(if self.integers { sensor } else { sensor.float() })
     }
 
-    /// The first rule with a scale that a sensor cannot have or a unit that is too long.
+    /// The first rule with a scale or a unit that a sensor cannot have.
     pub fn mistake(&self) -> Option<String> {
         let wrong = |rule: &MetricRule| match (rule.scale, &rule.unit) {
             (Some(scale), _) if !scale.is_finite() || scale == 0.0 => {
@@ -65,6 +65,9 @@ impl SensorNaming {
             }
             (_, Some(unit)) if unit.len() > wholegrain_model::schema::UNIT_BYTES_MAX => {
                 Some(format!("the unit of the rule for {:?} is too long", rule.metrics))
+            }
+            (_, Some(unit)) => {
+                Unit::parse(unit).err().map(|error| format!("in the rule for {:?}: {error}", rule.metrics))
             }
             _ => None,
         };

@@ -69,6 +69,9 @@ impl ExpositionFileReader {
         }
         let read = self.table.read(&self.file.buffer, Some(oldest), row);
         let problem = match (read.first_bad, read.first_duplicate) {
+            (Some(line), _) if read.is_decimal => {
+                Some(ReadProblem::Garbage { what: "a decimal instead of an integer in the file", line })
+            }
             (Some(line), _) => Some(ReadProblem::Garbage { what: FILE, line }),
             (None, Some(_)) => Some(ReadProblem::Message { text: "the file has a series twice, which is a gap" }),
             (None, None) => None,

@@ -109,9 +109,44 @@ fn plain_lines() {
     assert_eq!(result.time, Some(3_000_000_000));
     assert_eq!((learned.sensors[0].unit.as_str(), learned.sensors[0].kind), ("J", Kind::Counter));
     let result = learned.check("fan/1 1200.5\nenergy 5.5\n", &[(energy, None), (fan, Some(1200.5)), (x, None)]);
+    assert!(result.is_decimal);
     assert_eq!(result.first_bad, Some(2), "only a value that is declared an integer must be one");
-    let learned = learn_with(SensorNaming::default(), "a//b 1\nc 2 colour=red\nd\n../e 5\nf 1\n", Dialect::Plain);
-    assert_eq!((learned.sensors.len(), learned.notes.len()), (1, 4), "{:?}", learned.notes);
+    let result = learned.check("x.y z\nenergy 5.5\n", &[(energy, None), (fan, None), (x, None)]);
+    assert_eq!((result.first_bad, result.is_decimal), (Some(1), false));
+}
+
+/// Each line after a good one: its note, or none.
+#[test]
+fn refused_plain_lines_say_what_is_wrong() {
+    let prefix = "p/".repeat(10) + "q";
+    for (line, expected) in [
+        ("a 5", None),
+        ("a b unit=Cel", None),
+        ("fan:1 5", None),
+        ("a", Some("line 2 does not match the format")),
+        (
+            "a//b 1",
+            Some(
+                "line 2: \"a//b\": sensor name \"a//b\" has an empty level; write /level/level/name without `//` or a trailing `/`",
+            ),
+        ),
+        ("a: 5", Some("line 2: \"a:\": the name ends with a colon; leave it out")),
+        (
+            "c 5 unit=degC",
+            Some("line 2: \"c\": unit \"degC\", at 1: `degC` is not a known UCUM unit; did you mean `Cel`?"),
+        ),
+        ("d 5 kind=count", Some("line 2: \"d\": kind=count is neither kind=gauge nor kind=counter")),
+        ("e 5 unit=Cel foo=1", Some("line 2: \"e\": \"foo\" after the value is none of unit=, kind=, type= and time=")),
+        ("e 5 6", Some("line 2: \"e\": \"a word\" after the value is none of unit=, kind=, type= and time=")),
+        ("supply temp 5", Some("line 2: \"supply\": no number follows the name; a name has no blanks")),
+        ("f 5.5 type=int", Some("line 2: \"f\": the value is not an integer, which is a gap")),
+    ] {
+        let naming = SensorNaming { prefix: prefix.clone(), ..SensorNaming::default() };
+        let learned = learn_with(naming, &format!("good 1\n{line}\n"), Dialect::Plain);
+        assert_eq!(learned.notes.iter().map(String::as_str).collect::<Vec<_>>(), Vec::from_iter(expected), "{line}");
+        let is_sensor = expected.is_none_or(|note| note.contains("which is a gap"));
+        assert_eq!(learned.sensors.len(), 1 + usize::from(is_sensor), "{line}");
+    }
 }
 
 #[test]
