@@ -4,11 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Pattern, SensorPath};
 use wholegrain_store::SensorInfo;
 
-use crate::nearest::nearest_pattern;
+use crate::nearest::{nearest_levels, nearest_pattern};
 use crate::space::Space;
 
 /// The most names of one answer.
@@ -75,7 +74,7 @@ impl<'a> NameSearch<'a> {
     pub fn nearest(mut self, pattern: &str) -> Option<String> {
         if !pattern.starts_with('/') {
             let known = self.last_levels("", pattern.matches('/').count() + 1);
-            return nearest(pattern, known.iter().map(String::as_str)).map(str::to_owned);
+            return nearest_levels(pattern, known.iter().map(String::as_str));
         }
         nearest_pattern(pattern, PLACES_MAX, |place, _| self.levels(place, "").into_keys().collect())
     }
@@ -204,6 +203,8 @@ mod tests {
             ("Power", Some("power")),
             ("cpu/0/usr", Some("cpu/0/user")),
             ("zzz", None),
+            ("cpu/weather/**", None),
+            ("cpu/*/usr", Some("cpu/*/user")),
         ] {
             assert_eq!(NameSearch::new(&space, None).nearest(pattern).as_deref(), expected, "{pattern}");
         }

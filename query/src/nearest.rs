@@ -29,3 +29,16 @@ pub(crate) fn nearest_pattern(
     }
     None
 }
+
+/// The known name nearest to a pattern with as many levels, with the wildcards of the pattern. Each level must be similar: a name that only begins as
+/// the pattern is not what is meant.
+pub(crate) fn nearest_levels<'a>(pattern: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let is_near = |(level, other): (&str, &'a str)| match level.contains('*') {
+        true => glob(level, other),
+        false => nearest(level, [other]).is_some(),
+    };
+    let similar = known.into_iter().filter(|other| pattern.split('/').zip(other.split('/')).all(is_near));
+    let levels = pattern.split('/').zip(nearest(pattern, similar)?.split('/'));
+    let levels: Vec<&str> = levels.map(|(level, other)| if level.contains('*') { level } else { other }).collect();
+    Some(levels.join("/"))
+}
