@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::job_arguments::JobOption;
 use crate::no_match::{no_sensor, no_sensor_of_job};
 use crate::output::style::Style;
-use crate::output::table::Table;
+use crate::output::table::{Table, TableColumn};
 use crate::output::{ListFormat, print, print_json_lines, print_table, values};
 
 const EXAMPLES: &str = "\
@@ -23,6 +23,7 @@ Examples:
   wholegrain sensors                       all sensors
   wholegrain sensors 'cpu/**' --tree       sensors below any level cpu, as a tree
   wholegrain sensors '/lab/n1/meminfo/*' --format json
+  wholegrain sensors 'inventory/*' --long  with their descriptions
   wholegrain sensors --job 4711            sensors of a job and of its nodes";
 
 /// List sensors with unit, kind, interval and the time of the newest reading
@@ -35,6 +36,9 @@ pub struct SensorsArgs {
     /// Show the hierarchy as a tree
     #[arg(long, conflicts_with = "format")]
     tree: bool,
+    /// Show the descriptions, too; json and csv have them always
+    #[arg(long, short, conflicts_with = "tree")]
+    long: bool,
     /// The format of the output
     #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
     format: ListFormat,
@@ -61,7 +65,7 @@ pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let now = values::now().0;
     match args.format {
         _ if args.tree => print(|style, out| tree(&sensors, now, style, out)),
-        ListFormat::Table => print_table(&table(&sensors, now)),
+        ListFormat::Table => print_table(&table(&sensors, now, args.long)),
         ListFormat::Csv => print(|_, out| csv(&sensors).write_csv(out)),
         ListFormat::Json => print_json_lines(&sensors),
     }
@@ -96,17 +100,19 @@ fn last_seen(sensor: &Sensor<'_>, now: i64) -> String {
     sensor.last_time.map_or("never".to_owned(), |time| values::ago(time.0, now))
 }
 
-fn table(sensors: &[Sensor<'_>], now: i64) -> Table {
-    Table::of(
-        sensors,
-        &[
-            ("SENSOR", &|sensor| sensor.path.to_string()),
-            ("UNIT", &|sensor| sensor.unit.to_string()),
-            ("KIND", &|sensor| sensor.kind.name().to_owned()),
-            (">INTERVAL", &|sensor| values::interval(sensor.interval_ns)),
-            ("LAST SEEN", &|sensor| last_seen(sensor, now)),
-        ],
-    )
+fn table(sensors: &[Sensor<'_>], now: i64, is_long: bool) -> Table {
+    let mut columns: Vec<TableColumn<'_, Sensor<'_>>> = vec![
+        ("SENSOR", &|sensor| sensor.path.to_string()),
+        ("UNIT", &|sensor| sensor.unit.to_string()),
+        ("KIND", &|sensor| sensor.kind.name().to_owned()),
+        (">INTERVAL", &|sensor| values::interval(sensor.interval_ns)),
+    ];
+    let last_seen = |sensor: &Sensor<'_>| last_seen(sensor, now);
+    columns.push(("LAST SEEN", &last_seen));
+    if is_long {
+        columns.push(("DESCRIPTION", &|sensor| sensor.description.to_string()));
+    }
+    Table::of(sensors, &columns)
 }
 
 fn csv(sensors: &[Sensor<'_>]) -> Table {
@@ -198,7 +204,10 @@ SENSOR        UNIT  KIND   INTERVAL  LAST SEEN
 /n1/mem/Swap  By    gauge        1s  5s ago
 /n1/up        s     gauge        1s  5s ago
 ";
-        assert_eq!(written(|sensors, out| table(sensors, now).write(Style::PLAIN, out)), expected);
+        assert_eq!(written(|sensors, out| table(sensors, now, false).write(Style::PLAIN, out)), expected);
+        let long = written(|sensors, out| table(sensors, now, true).write(Style::PLAIN, out));
+        assert_eq!(long.lines().next().unwrap(), "SENSOR        UNIT  KIND   INTERVAL  LAST SEEN  DESCRIPTION");
+        assert_eq!(long.lines().nth(3).unwrap(), "/n1/up        s     gauge        1s  5s ago     a, \"b\"");
         let expected = "\
 /n1/
   mem/
