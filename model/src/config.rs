@@ -155,7 +155,16 @@ impl Section {
         table: Spanned<DeTable<'_>>,
         other_keys: &[&str],
     ) -> Result<T, ConfigError> {
-        T::deserialize(table.into_deserializer()).map_err(|error| self.document.explain(&error, other_keys))
+        let own: Vec<String> = match other_keys {
+            [] => Vec::new(),
+            _ => table.get_ref().keys().map(|key| key.get_ref().to_string()).collect(),
+        };
+        T::deserialize(table.into_deserializer()).map_err(|error| {
+            // A wrong value, or a key of a table within this one, has nothing to do with the other keys of this one.
+            let is_own = |key: &String| error.message().starts_with(&format!("unknown field `{key}`"));
+            let other_keys = if own.iter().any(is_own) { other_keys } else { &[] };
+            self.document.explain(&error, other_keys)
+        })
     }
 
     /// An error about `key` of this table, at the line of the key if it exists, else of the table.
@@ -205,6 +214,7 @@ impl Section {
 pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
     match suggest::nearest(wrong, known.iter().copied()) {
         Some(near) => format!("unknown {what} `{wrong}`; did you mean `{near}`?"),
+        None if known.is_empty() => format!("unknown {what} `{wrong}`; there is none"),
         None => format!("unknown {what} `{wrong}`; expected one of {}", List(known)),
     }
 }
@@ -300,6 +310,33 @@ mod tests {
             let error = split(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
         }
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Speed {
+        Slow,
+        Fast,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Motor {
+        #[serde(default, rename = "speed")]
+        _speeds: Vec<Speed>,
+        #[serde(rename = "inner")]
+        _inner: Option<Source>,
+    }
+
+    #[test]
+    fn a_wrong_value_and_an_inner_key_suggest_no_keys_of_the_table() {
+        let split = |text: &str| {
+            let document = Document::new("agent.toml", text);
+            document.root().parse_split::<Root, Motor>(&["interval", "sources"]).unwrap_err().to_string()
+        };
+        assert_eq!(split("speed = [\"x\"]"), "agent.toml:1:10: unknown value `x`; expected one of `slow`, `fast`");
+        assert_eq!(split("inner = { x = 1 }"), "agent.toml:1:11: unknown key `x`; expected one of `include`");
+        assert_eq!(unknown("template", "pud", &[]), "unknown template `pud`; there is none");
     }
 
     #[test]

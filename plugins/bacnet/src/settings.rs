@@ -207,7 +207,7 @@ fn object_settings(device: &DeviceConfig<BacnetKeys>, keys: &ObjectKeys) -> Resu
         check_relative(&format!("{}/{name}", device.path)).map_err(|error| error.to_string())?;
     }
     if let Some(unit) = &keys.unit {
-        Unit::parse(unit).map_err(|error| format!("unit {unit:?}: {error}"))?;
+        Unit::parse(unit).map_err(|error| error.to_string())?;
     }
     if keys.scale.is_some_and(|scale| !scale.is_finite() || scale == 0.0) {
         return Err("scale must be finite, and not 0".to_owned());

@@ -14,6 +14,9 @@ use wholegrain_sources::{ReadProblem, Reader, Reading, Row};
 pub enum DeviceProblem {
     #[error("its name cannot be resolved")]
     Unresolved,
+    /// The plug-in has no thread that could resolve the name.
+    #[error("its name was not resolved: no thread can be made; raise memory_bytes_max of the plug-in")]
+    NoThread,
     /// No answer in time, after all retries.
     #[error("no answer in time")]
     Silent,
@@ -42,11 +45,12 @@ impl DeviceProblem {
         let os = |what, errno| ReadProblem::Os { what, errno };
         match self {
             Self::Unresolved => os("name of the device", libc::EHOSTUNREACH),
+            Self::NoThread => os("thread that resolves the device's name", libc::EAGAIN),
             Self::Silent => os("device", libc::ETIMEDOUT),
             Self::Network(errno) => os("device", errno),
             Self::Credentials => os("credentials of the device", libc::EACCES),
             Self::Garbage(what) => os(what, libc::EBADMSG),
-            Self::Refused(what) => os(what, libc::EPROTO),
+            Self::Refused(what) => ReadProblem::Message { text: what },
         }
     }
 }
@@ -80,6 +84,8 @@ struct NewestAnswer {
     problem: Option<DeviceProblem>,
     /// Whether a poll has ended, with an answer or without.
     was_polled: bool,
+    /// What the next discovery says about the answers.
+    remark: Option<String>,
 }
 
 impl AnswerSlot {
@@ -142,6 +148,16 @@ impl AnswerSlot {
     /// Whether a poll has ended, with an answer or without.
     pub fn was_polled(&self) -> bool {
         self.lock().was_polled
+    }
+
+    /// Leaves a remark about the answers, which the next discovery reports once. It has the device's path.
+    pub fn set_remark(&self, remark: String) {
+        self.lock().remark = Some(remark);
+    }
+
+    /// The remark, which is gone then.
+    pub(crate) fn take_remark(&self) -> Option<String> {
+        self.lock().remark.take()
     }
 
     /// The problem of the last poll, if it brought no answer.

@@ -30,6 +30,9 @@ use crate::credentials::Credentials;
 use crate::hosts::{self, DeviceHost, HOSTS_MAX};
 use crate::parameters::{Parameters, has_parameters, substitute, substitute_value};
 
+/// The shortest and the longest wait of the first discovery without `first_answers`.
+const FIRST_ANSWERS_MIN: Interval = Interval::from_s(3);
+const FIRST_ANSWERS_MAX: Interval = Interval::from_s(5);
 /// The longest chain of templates that extend each other.
 const EXTENDS_MAX: usize = 16;
 /// The keys of [`SharedKeys`] in the plug-in's table.
@@ -47,6 +50,8 @@ const SHARED: [&str; 12] = [
     "in_flight",
     "first_answers",
 ];
+/// Keys of files of credentials that are written into the table by mistake.
+const SECRETS: [&str; 7] = ["community", "user", "password", "token", "auth_password", "privacy_password", "kg"];
 /// The keys of [`DeviceKeys`] in a template or a list of devices.
 const DEVICE: [&str; 12] = [
     "hosts",
@@ -195,7 +200,8 @@ struct Layer {
 impl Layer {
     /// Reads and checks the table `section`: unknown keys and wrong types are errors at their line.
     fn read<P: DeserializeOwned>(section: &Section) -> Result<Self, ConfigError> {
-        let (keys, _): (DeviceKeys, P) = section.parse_split(&DEVICE)?;
+        let (keys, _): (DeviceKeys, P) =
+            section.parse_split(&DEVICE).map_err(|error| explain_secret(section, error))?;
         let mut protocol: toml::Table = section.parse()?;
         protocol.retain(|key, _| !DEVICE.contains(&key));
         Ok(Self { keys, protocol })
@@ -250,14 +256,19 @@ where
     S: DeserializeOwned,
     P: DeserializeOwned,
 {
-    let (shared, own): (SharedKeys, S) = section.parse_split(&SHARED)?;
+    let (shared, own): (SharedKeys, S) =
+        section.parse_split(&SHARED).map_err(|error| explain_secret(section, error))?;
     check_timing(section, &timing(&shared, &DeviceKeys::default(), usual))?;
     let in_flight = shared.in_flight.unwrap_or(256);
     if in_flight == 0 || in_flight > IN_FLIGHT_MAX {
         let message = format!("in_flight is {in_flight}; expected 1 to {IN_FLIGHT_MAX}");
         return Err(section.error("in_flight", message));
     }
-    let first_answers = shared.first_answers.unwrap_or(Interval::from_s(3));
+    let base = timing(&shared, &DeviceKeys::default(), usual);
+    let tries_ns = base.timeout.ns().saturating_mul(u64::from(base.retries) + 1);
+    // A second after the last try, the verdict on a silent device is known.
+    let until_verdict = Interval::from_ns(tries_ns.saturating_add(Interval::from_s(1).ns()));
+    let first_answers = shared.first_answers.unwrap_or(until_verdict.clamp(FIRST_ANSWERS_MIN, FIRST_ANSWERS_MAX));
     if first_answers > TIMEOUT_MAX {
         return Err(section.error("first_answers", format!("first_answers is more than {TIMEOUT_MAX}")));
     }
@@ -275,6 +286,17 @@ where
         reader.read(&device)?;
     }
     Ok(DevicesConfig { own, devices: reader.devices, in_flight, first_answers })
+}
+
+/// Says where secrets belong, if the error is about one in the table.
+fn explain_secret(section: &Section, error: ConfigError) -> ConfigError {
+    match SECRETS.iter().find(|key| error.message.starts_with(&format!("unknown key `{key}`"))) {
+        Some(key) => section.error(
+            key,
+            format!("`{key}` is a secret: write credentials = \"NAME\" here, and `{key} = \"…\"` in the file credentials/NAME"),
+        ),
+        None => error,
+    }
 }
 
 /// All templates, each complete with what it inherits.
@@ -412,9 +434,13 @@ impl<P: DeserializeOwned> DeviceReader<'_, P> {
                 let path = substitute(path, &parameters).map_err(|error| section.error("path", error))?;
                 check_relative(&path).map_err(|error| section.error("path", error.to_string()))?;
                 if let Some(other) = self.paths.insert(path.clone(), host.text.clone()) {
-                    let message =
-                        format!("{} and {other} have the same path {path}; use {{host}} in `path`", host.text);
-                    return Err(section.error("path", message));
+                    let (key, message) = if other == host.text {
+                        let advice = "with two groups of settings, give each list its own `path`";
+                        ("hosts", format!("{other} is listed twice; {advice}"))
+                    } else {
+                        ("path", format!("{} and {other} have the same path {path}; use {{host}} in `path`", host.text))
+                    };
+                    return Err(section.error(key, message));
                 }
                 let protocol = match &common {
                     Some(common) => common.clone(),

@@ -111,6 +111,11 @@ fn errors_name_the_line_and_the_nearest_key() {
     refused(&device("hosts = [\"a\"]\nextends = \"b\""), "agent.toml:3:1: a list of devices has no `extends`");
     refused(&device("hosts = [\"a\"]\npath = \"{rak}\""), "agent.toml:3:1: \"{rak}\": unknown parameter `rak`");
     refused(&device("hosts = [\"a\"]\npath = \"a//b\""), "agent.toml:3:1: sensor name \"a//b\" has an empty level");
+    refused(&device("hosts = [\"a\", \"a\"]"), "agent.toml:2:1: a is listed twice");
+    let secret = "agent.toml:3:1: `community` is a secret: write credentials = \"NAME\" here";
+    refused(&device("hosts = [\"a\"]\ncommunity = \"x\""), secret);
+    refused("[plugins.snmp]\ntoken = \"x\"", "agent.toml:2:1: `token` is a secret");
+    refused(&device("hosts = [\"a\"]\ntemplate = \"pud\""), "agent.toml:3:1: unknown template `pud`; there is none");
     refused(&device("hosts = [\"a[1-2]\"]\npath = \"x\""), "agent.toml:3:1: a2 and a1 have the same path x");
     refused(&device("hosts = [\"a\"]\ntimeout = \"2min\""), "agent.toml:3:1: timeout 2min; expected 1ms to 1min");
     refused(&device("hosts = [\"a\"]\nretries = 11"), "agent.toml:3:1: retries is 11; at most 10");

@@ -39,17 +39,27 @@ pub struct DeviceGroups {
     groups: Vec<DeviceGroup>,
     /// How long the first discovery may wait for answers. 0 after it.
     first_answers: Interval,
+    /// What silence of a device of this protocol can mean, for notes; empty or with `: ` before it.
+    silence: &'static str,
     now: WallTime,
 }
 
 impl DeviceGroups {
     /// `first_answers` is how long the first discovery may wait until each device has answered once.
     pub fn new(groups: Vec<DeviceGroup>, first_answers: Interval) -> Self {
-        Self { groups, first_answers, now: system_time }
+        Self { groups, first_answers, silence: "", now: system_time }
+    }
+
+    /// Says what silence can mean in this protocol, with `: ` before it.
+    pub fn with_silence(self, silence: &'static str) -> Self {
+        Self { silence, ..self }
     }
 
     /// The groups whose sensors are known. A sensor that another group has is left out and both are named.
     pub fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
+        if self.groups.is_empty() && self.first_answers > Interval::default() {
+            report("no device is configured: write [[plugins.….device]] with hosts".to_owned());
+        }
         let deadline = Instant::now() + std::mem::take(&mut self.first_answers).duration();
         let was_polled = |group: &DeviceGroup| group.slot.was_polled();
         while !self.groups.iter().all(was_polled) && Instant::now() < deadline {
@@ -59,13 +69,15 @@ impl DeviceGroups {
             self.groups.iter().filter(|group| !group.slot.has_sensors()).map(|group| group.name.as_str()).collect();
         if let Some(more) = unknown.len().checked_sub(NAMED_MAX + 1) {
             report(format!(
-                "{} and {} more groups: their devices have not answered yet",
+                "{} and {} more groups: their devices have not answered yet{}",
                 unknown[..NAMED_MAX].join(", "),
-                more + 1
+                more + 1,
+                self.silence
             ));
         } else if !unknown.is_empty() {
-            report(format!("{}: the device has not answered yet", unknown.join(", ")));
+            report(format!("{}: the device has not answered yet{}", unknown.join(", "), self.silence));
         }
+        self.groups.iter().filter_map(|group| group.slot.take_remark()).for_each(&mut *report);
         let mut owners: HashMap<String, String> = HashMap::new();
         let plans = self.groups.iter().filter_map(|group| {
             let interval_ns = group.timing.interval.ns();
@@ -108,4 +120,29 @@ impl DeviceGroups {
 /// The first sensor that another group has, with that group.
 fn collision<'a>(sensors: &'a [SensorDef], owners: &'a HashMap<String, String>) -> Option<(&'a str, &'a str)> {
     sensors.iter().find_map(|sensor| Some((sensor.name.as_str(), owners.get(&sensor.name)?.as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_of_a_discovery() {
+        let said = |groups: &mut DeviceGroups| {
+            let mut notes = Vec::new();
+            groups.discover(&mut |note| notes.push(note));
+            notes
+        };
+        let mut none = DeviceGroups::new(Vec::new(), Interval::from_ms(1));
+        assert_eq!(said(&mut none), ["no device is configured: write [[plugins.….device]] with hosts"]);
+        assert_eq!(said(&mut none), [""; 0], "once");
+        let slot = Arc::new(AnswerSlot::default());
+        let group = DeviceGroup { name: "d/g".to_owned(), timing: PollTiming::default(), slot: slot.clone() };
+        let mut one = DeviceGroups::new(vec![group], Interval::from_ms(1)).with_silence(": check the community");
+        assert_eq!(said(&mut one), ["d/g: the device has not answered yet: check the community"]);
+        slot.set_sensors(Vec::new());
+        slot.set_remark("d: nothing of this preset".to_owned());
+        assert_eq!(said(&mut one), ["d: nothing of this preset"]);
+        assert_eq!(said(&mut one), [""; 0], "once");
+    }
 }

@@ -1,7 +1,8 @@
 //! Notes for the administrator about devices, and counts of polls. A fault of a device is noted once until it ends.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::answers::DeviceProblem;
 
@@ -22,6 +23,8 @@ pub struct PollCounts {
     /// Devices whose last poll brought no answer.
     pub failing: AtomicU64,
     notes: Mutex<PollNotes>,
+    /// What silence of a device of this protocol can mean, with `: ` before it.
+    silence: OnceLock<&'static str>,
 }
 
 /// The problem of the last poll of each group of a device. One group can be refused while the others have answers.
@@ -67,7 +70,10 @@ impl GroupProblems {
 #[derive(Debug, Default)]
 struct PollNotes {
     texts: Vec<String>,
-    more: usize,
+    /// The paths of the devices that `texts` has.
+    named: HashSet<String>,
+    /// The paths of the other devices with a problem.
+    more: HashSet<String>,
 }
 
 impl PollCounts {
@@ -75,27 +81,60 @@ impl PollCounts {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Says what silence can mean in this protocol, with `: ` before it. The first call counts.
+    pub fn explain_silence(&self, silence: &'static str) {
+        self.silence.get_or_init(|| silence);
+    }
+
     /// Notes that a device began to fail with this problem, or has another one than before.
     pub fn note(&self, path: &str, host: &str, problem: DeviceProblem) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.texts.len() == NOTES_MAX {
-            notes.more += 1;
+            if !notes.named.contains(path) {
+                notes.more.insert(path.to_owned());
+            }
             return;
         }
         let advice = match problem {
             DeviceProblem::Credentials => "; check its file of credentials; it is asked again after 5 min to 1 h",
+            DeviceProblem::Silent => self.silence.get().copied().unwrap_or_default(),
             DeviceProblem::Unresolved => "; check the name and the name server",
             _ => "",
         };
         notes.texts.push(format!("device {path} ({host}): {problem}{advice}"));
+        notes.named.insert(path.to_owned());
+    }
+
+    /// Adds a note that is not about a device, once for each start.
+    pub(crate) fn add_note(&self, text: String) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).texts.insert(0, text);
     }
 
     /// Hands the notes since the last call to `report`.
     pub fn report(&self, report: &mut dyn FnMut(String)) {
         let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
         notes.texts.into_iter().for_each(&mut *report);
-        if notes.more > 0 {
-            report(format!("{} more devices do not answer as they should", notes.more));
+        if !notes.more.is_empty() {
+            report(format!("{} more devices do not answer as they should", notes.more.len()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_counted_once_however_often_its_problem_changes() {
+        let counts = PollCounts::default();
+        counts.explain_silence(": check the community");
+        for problem in [DeviceProblem::Silent, DeviceProblem::Unresolved] {
+            (0..NOTES_MAX + 8).for_each(|number| counts.note(&format!("d{number}"), "h", problem));
+        }
+        let mut notes = Vec::new();
+        counts.report(&mut |note| notes.push(note));
+        assert_eq!(notes.len(), NOTES_MAX + 1);
+        assert_eq!(notes[0], "device d0 (h): no answer in time: check the community");
+        assert_eq!(notes[NOTES_MAX], "8 more devices do not answer as they should");
     }
 }

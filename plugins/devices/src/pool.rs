@@ -12,6 +12,9 @@ use crate::schedule::{PollInstant, PollKey, PollSchedule};
 
 /// The most threads of a pool.
 pub const WORKERS_MAX: usize = 64;
+/// The stack of a thread: 1 MiB, so that a full pool needs a quarter of what a plug-in has without `memory_bytes_max`.
+pub const WORKER_STACK_BYTES: usize = 1 << 20;
+const _: () = assert!(WORKERS_MAX * WORKER_STACK_BYTES <= 64 << 20);
 /// The longest wait of a thread without a due poll: 1 s, so that a stopped pool ends soon.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
 
@@ -54,7 +57,7 @@ struct PoolState {
 }
 
 impl WorkerPool {
-    /// Starts `workers` threads for these devices.
+    /// Starts `workers` threads for these devices, or as many as can be made. It is an error if there is none.
     pub fn start(name: &str, devices: Vec<PooledDevice>, workers: usize) -> io::Result<Self> {
         let workers = workers.clamp(1, WORKERS_MAX).min(devices.len().max(1));
         let mut schedule = PollSchedule::new(workers);
@@ -69,7 +72,17 @@ impl WorkerPool {
         let pool = Self { shared: Arc::new(shared) };
         for number in 0..workers {
             let shared = pool.shared.clone();
-            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || shared.work())?;
+            let builder = std::thread::Builder::new().name(format!("{name}-{number}")).stack_size(WORKER_STACK_BYTES);
+            match builder.spawn(move || shared.work()) {
+                Ok(_) => {}
+                Err(error) if number == 0 => return Err(error),
+                Err(error) => {
+                    pool.shared.counts.add_note(format!(
+                        "{number} threads poll, not {workers}: no more can be made ({error}); lower in_flight or raise memory_bytes_max"
+                    ));
+                    break;
+                }
+            }
         }
         Ok(pool)
     }

@@ -12,12 +12,15 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::read::MultiGzDecoder;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{AsSendBody, http};
 use wholegrain_devices::{Credentials, DeviceProblem, SecretText};
 
+mod names;
 mod redirect;
 mod stream;
 
+use names::{ClientNames, NoThread};
 use redirect::{is_same_origin, target};
 
 /// The first bytes of gzip (RFC 1952, section 2.3.1). No text format begins with them.
@@ -48,6 +51,8 @@ pub struct DeviceClient {
     agent: ureq::Agent,
     /// The client for redirects to other hosts: without a certificate.
     stranger: ureq::Agent,
+    /// The addresses of the device.
+    names: ClientNames,
     /// Headers with secrets, which go to the device itself only.
     secrets: Vec<(String, String)>,
     bytes_max: u64,
@@ -111,7 +116,9 @@ impl DeviceClient {
                 .disable_verification(!bounds.checks_certificate)
                 .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
         };
-        let (mut own, stranger) = (tls(), agent(tls().build()));
+        let names = ClientNames::default();
+        // Redirects have names of their own: a device cannot fill the table of its own names.
+        let (mut own, stranger) = (tls(), agent(tls().build(), ClientNames::default()));
         if let (Some(chain), Some(key)) = (secret("cert"), secret("key")) {
             let chain = certificates(chain.as_bytes()).map_err(|error| ("credentials", format!("`cert` {error}")))?;
             let key = PrivateKey::from_pem(key.as_bytes());
@@ -119,7 +126,7 @@ impl DeviceClient {
             own = own.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
         }
         let AnswerBounds { bytes_max, redirects, .. } = bounds;
-        Ok(Self { agent: agent(own.build()), stranger, secrets, bytes_max, redirects })
+        Ok(Self { agent: agent(own.build(), names.clone()), stranger, names, secrets, bytes_max, redirects })
     }
 
     /// Adds a header whose value is secret: it is sent where the user and password are, and nowhere else.
@@ -191,7 +198,8 @@ impl DeviceClient {
         let response = match text {
             Some(text) => run(agent, build.body(text), left),
             None => run(agent, build.body(()), left),
-        }?;
+        }
+        .inspect_err(|_| self.names.forget())?;
         let head = AnswerHead { status: response.status().as_u16(), headers: response.headers().clone() };
         self.read(response.into_body().into_reader(), body)?;
         if body.starts_with(&GZIP_MAGIC) {
@@ -219,8 +227,8 @@ impl DeviceClient {
     }
 }
 
-fn agent(tls: TlsConfig) -> ureq::Agent {
-    ureq::Agent::config_builder()
+fn agent(tls: TlsConfig, names: ClientNames) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
         .tls_config(tls)
         .http_status_as_error(false)
         .allow_non_standard_methods(true)
@@ -229,8 +237,8 @@ fn agent(tls: TlsConfig) -> ureq::Agent {
         .max_redirects_will_error(false)
         .proxy(None)
         .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .new_agent()
+        .build();
+    ureq::Agent::with_parts(config, DefaultConnector::default(), names)
 }
 
 fn run<S: AsSendBody>(
@@ -276,6 +284,7 @@ fn problem(error: &ureq::Error) -> DeviceProblem {
     match error {
         ureq::Error::Timeout(_) => DeviceProblem::Silent,
         ureq::Error::HostNotFound => DeviceProblem::Unresolved,
+        ureq::Error::Other(error) if error.is::<NoThread>() => DeviceProblem::NoThread,
         ureq::Error::Rustls(error) => tls_problem(error),
         ureq::Error::Io(error) => io_problem(error),
         ureq::Error::TooManyRedirects => DeviceProblem::Refused("HTTP: too many redirects"),

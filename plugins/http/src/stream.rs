@@ -28,7 +28,7 @@ impl DeviceClient {
         let get = build.body(()).map_err(|_| DeviceProblem::Refused("HTTP: the request cannot be written"))?;
         let get = self.agent.configure_request(get).timeout_resolve(left).timeout_connect(left);
         let get = get.timeout_send_request(left).timeout_recv_response(left).timeout_per_read(Some(idle)).build();
-        let response = self.agent.run(get).map_err(|error| problem(&error))?;
+        let response = self.agent.run(get).map_err(|error| problem(&error)).inspect_err(|_| self.names.forget())?;
         let head = AnswerHead { status: response.status().as_u16(), headers: response.headers().clone() };
         Ok((head, response.into_body().into_reader()))
     }

@@ -178,8 +178,13 @@ impl Source for IpmiSource {
             report(format!("ipmi: cannot start to poll: {error}"));
             return Vec::new();
         }
-        let mut plans = self.lan.plans(report);
-        plans.extend(self.local.plans(report));
+        let mut plans = Vec::new();
+        if self.poller.is_some() {
+            plans = self.lan.plans(report);
+        }
+        if self.pool.is_some() {
+            plans.extend(self.local.plans(report));
+        }
         let counts = self.poller.iter().map(Poller::counts).chain(self.pool.iter().map(WorkerPool::counts));
         counts.for_each(|counts| counts.report(report));
         plans

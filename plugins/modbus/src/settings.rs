@@ -314,7 +314,7 @@ fn point(
         }
         _ => None,
     };
-    Unit::parse(&keys.unit).map_err(|error| format!("unit {:?}: {error}", keys.unit))?;
+    Unit::parse(&keys.unit).map_err(|error| error.to_string())?;
     let linear = keys.offset.map(|offset| (keys.scale.unwrap_or(1.0), offset));
     let decoder = Decoder { data_type, order, bit, absent: keys.absent.clone(), linear };
     let unit = if keys.unit.is_empty() { "1" } else { &keys.unit };

@@ -102,7 +102,8 @@ impl RedfishController {
         for note in &service.notes {
             self.registry.note(format!("device {}: {note}", self.path));
         }
-        if service.resources.is_empty() {
+        // A walk with failed requests does not know what there is.
+        if service.resources.is_empty() && service.failed == 0 {
             self.registry
                 .note(format!("device {}: it has no resource with readings of the chosen subsystems", self.path));
         }

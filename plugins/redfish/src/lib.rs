@@ -21,7 +21,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wholegrain_devices::{DeviceGroup, DeviceGroups, PolledGroup, PooledDevice, WorkerPool, system_time};
+use wholegrain_devices::{
+    DeviceGroup, DeviceGroups, PolledGroup, PooledDevice, WORKER_STACK_BYTES, WorkerPool, system_time,
+};
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::{ConfigureContext, GroupPlan, Source, SourceType, Timing};
@@ -77,6 +79,7 @@ impl RunningControllers {
     fn start(plan: &RedfishPlan) -> std::io::Result<Self> {
         let registry = Arc::new(GroupRegistry::new(plan.devices.len()));
         let (mut devices, mut groups, mut events) = (Vec::new(), Vec::new(), Vec::new());
+        let mut warnings = plan.warnings.clone();
         for (number, controller) in plan.devices.iter().enumerate() {
             let reports = Arc::default();
             let target = controller.has_events.then(Arc::<EventTarget>::default);
@@ -88,7 +91,13 @@ impl RunningControllers {
                     reports: Arc::clone(&reports),
                     registry: registry.clone(),
                 };
-                follower.start()?;
+                // The polls go on without the events of this one.
+                if let Err(error) = follower.start() {
+                    warnings.push(format!(
+                        "{}: no events, as no thread can be made for them ({error}); raise memory_bytes_max",
+                        controller.path
+                    ));
+                }
                 let timing = controller.subsystems.first().map_or_else(Timing::default, |(_, timing)| Timing {
                     interval: Some(timing.interval),
                     offset: timing.offset,
@@ -118,7 +127,7 @@ impl RunningControllers {
             registry,
             connections: plan.devices.iter().map(|controller| controller.connection.clone()).collect(),
             events,
-            warnings: plan.warnings.clone(),
+            warnings,
         })
     }
 
@@ -180,7 +189,10 @@ impl Drop for RunningControllers {
             }
         };
         let threads: Vec<_> = (0..threads)
-            .filter_map(|_| std::thread::Builder::new().name("redfish-end".to_owned()).spawn(logout.clone()).ok())
+            .filter_map(|_| {
+                let builder = std::thread::Builder::new().name("redfish-end".to_owned());
+                builder.stack_size(WORKER_STACK_BYTES).spawn(logout.clone()).ok()
+            })
             .collect();
         for thread in threads {
             let _ = thread.join();

@@ -269,7 +269,7 @@ fn path_value(keys: &ValueKeys, format: PageFormat, has_comma: bool) -> Result<P
     if unit.len() > UNIT_BYTES_MAX {
         return Err(format!("the unit is longer than {UNIT_BYTES_MAX} bytes"));
     }
-    Unit::parse(unit).map_err(|error| format!("the unit {unit:?} is not a UCUM code: {error}"))?;
+    Unit::parse(unit).map_err(|error| error.to_string())?;
     let scale = keys.scale.unwrap_or(1.0);
     if !scale.is_finite() || scale == 0.0 || keys.offset.is_some_and(|offset| !offset.is_finite()) {
         return Err("scale and offset must be finite, and scale not 0".to_owned());

@@ -120,6 +120,7 @@ fn preset_group(preset: &PresetGroup) -> GroupSpec {
         offset: None,
         objects: preset.objects.iter().filter_map(named).collect(),
         tables: tables.collect(),
+        is_preset: true,
     }
 }
 
@@ -157,7 +158,14 @@ fn group_spec(keys: &GroupKeys) -> Result<GroupSpec, String> {
     if let Some(twice) = all.into_iter().find(|name| !names.insert(*name)) {
         return Err(format!("two objects or tables have the name {twice:?}"));
     }
-    Ok(GroupSpec { name: keys.name.clone(), interval: keys.interval, offset: keys.offset, objects, tables })
+    Ok(GroupSpec {
+        name: keys.name.clone(),
+        interval: keys.interval,
+        offset: keys.offset,
+        objects,
+        tables,
+        is_preset: false,
+    })
 }
 
 fn table_spec(keys: &TableKeys) -> Result<TableSpec, String> {
@@ -222,7 +230,7 @@ fn object_spec(keys: &ObjectKeys, is_scalar: bool) -> Result<ObjectSpec, String>
     if unit.len() > UNIT_BYTES_MAX {
         return Err(format!("{name}: the unit is longer than {UNIT_BYTES_MAX} bytes"));
     }
-    Unit::parse(&unit).map_err(|error| format!("{name}: the unit {unit:?} is not a UCUM code: {error}"))?;
+    Unit::parse(&unit).map_err(|error| format!("{name}: {error}"))?;
     let scale_by = match &keys.scale_by {
         Some(text) => Some(oid_of(text)?.0),
         None => base.as_ref().and_then(|base| base.scale_by.clone()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wholegrain_devices::{DeviceProblem, DeviceProtocol, PollTurn};
 
 use crate::ber::Oid;
-use crate::layout::{GroupAnswer, GroupLayout, ROWS_MAX, TableCells};
+use crate::layout::{GroupAnswer, GroupLayout, ROWS_MAX, TableCells, remark};
 use crate::message::{GET, GET_BULK, GET_NEXT, NO_SUCH_NAME, PduAnswer, PduRequest, SnmpValue, TOO_BIG, Varbinds};
 use crate::session::{SnmpIdentity, SnmpReply, SnmpSession};
 use crate::spec::GroupSpec;
@@ -152,6 +152,11 @@ impl SnmpAgent {
         let Some(mut poll) = self.poll.take() else { return };
         let group = &mut self.groups[poll.group];
         (poll.answer.at_ns, poll.answer.boots) = (turn.now_ns(), self.session.boots());
+        if turn.slot().sensors().is_none()
+            && let Some(remark) = remark(&self.path, &group.spec, &poll.answer)
+        {
+            turn.slot().set_remark(remark);
+        }
         if let Some(sensors) = group.layout.take(&self.path, &group.spec, &poll.answer) {
             turn.slot().set_sensors(sensors);
         } else if turn.slot().sensors().is_none() {

@@ -125,7 +125,14 @@ fn example(rows: u32) -> (SharedGroup, Mib) {
         columns: vec![column("a", 2), column("b", 3)],
         style: TableStyle::Plain,
     };
-    let spec = GroupSpec { name: "g".to_owned(), interval: None, offset: None, objects, tables: vec![table] };
+    let spec = GroupSpec {
+        name: "g".to_owned(),
+        interval: None,
+        offset: None,
+        objects,
+        tables: vec![table],
+        is_preset: false,
+    };
     let mut mib = Mib::new();
     mib.insert(oid("1.3.6.1.2.1.1.3.0"), (0x43, vec![1, 0]));
     // The second object does not exist.

@@ -14,6 +14,8 @@ use crate::spec::{GroupSpec, ObjectSpec, TableSpec, TableStyle, entity_unit};
 pub const ROWS_MAX: usize = 8192;
 /// After this many polls without a value, the next change of the sensors drops a sensor.
 const ABSENT_POLLS_MAX: u32 = 10;
+/// The most objects and tables that a remark names.
+const REMARKS_MAX: usize = 8;
 /// The modulus of a Counter32.
 const COUNTER32: i64 = 1 << 32;
 /// How far sysUpTime may differ from our clock: 3 s and a fifth of the time between two polls.
@@ -198,6 +200,42 @@ impl LaidSensor {
     }
 }
 
+/// What of a group is no sensor and why, at the first answer. `None` if there is nothing to say.
+pub fn remark(device: &str, spec: &GroupSpec, answer: &GroupAnswer) -> Option<String> {
+    let group = format!("device {device}, group {}", spec.name);
+    if spec.is_preset {
+        let has_any = answer.objects.iter().any(Option::is_some) || answer.tables.iter().any(|cells| !cells.is_empty());
+        return (!has_any).then(|| format!("{group}: the device has nothing of this preset"));
+    }
+    let object = |(object, value): (&ObjectSpec, &Option<SnmpValue>)| {
+        let why = match value {
+            None if object.oid.numbers().last() == Some(&0) => "the device does not have it",
+            None => "the device does not have it; the number of a single value ends in .0",
+            Some(value) if number(value, object.value_type.unwrap_or(natural(value))).is_none() => {
+                "its value is no number of this type"
+            }
+            Some(_) => return None,
+        };
+        Some(format!("{} ({why})", object.name))
+    };
+    let objects = spec.objects.iter().zip(&answer.objects).filter_map(object);
+    let empty = spec.tables.iter().zip(&answer.tables).filter(|(_, cells)| cells.is_empty());
+    let without: Vec<String> =
+        objects.chain(empty.map(|(table, _)| format!("{} (the table has no rows)", table.name))).collect();
+    let more = without.len().saturating_sub(REMARKS_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = &without[..without.len().min(REMARKS_MAX)];
+    (!named.is_empty()).then(|| format!("{group}: no sensors for {}{more}", named.join(", ")))
+}
+
+/// The type of a value's sensor without `type`.
+fn natural(value: &SnmpValue) -> ValueType {
+    match value {
+        SnmpValue::Float(_) | SnmpValue::Text(_) => ValueType::Float,
+        _ => ValueType::Int,
+    }
+}
+
 /// The 64 bits of a value as a number of this type. `None` if it is none, or does not fit.
 fn number(value: &SnmpValue, value_type: ValueType) -> Option<u64> {
     let integer = match value {
@@ -255,10 +293,6 @@ fn one(object: &ObjectSpec, name: String, value: &SnmpValue, scale: f64, unit: &
         return None;
     }
     let is_counter = matches!(value, SnmpValue::Counter32(_) | SnmpValue::Counter64(_));
-    let natural = match value {
-        SnmpValue::Float(_) | SnmpValue::Text(_) => ValueType::Float,
-        _ => ValueType::Int,
-    };
     let mut description = object.description.clone();
     while description.len() > DESCRIPTION_BYTES_MAX {
         description.pop();
@@ -268,7 +302,7 @@ fn one(object: &ObjectSpec, name: String, value: &SnmpValue, scale: f64, unit: &
         unit: unit.to_owned(),
         scale,
         kind: object.kind.unwrap_or(if is_counter { Kind::Counter } else { Kind::Gauge }),
-        natural,
+        natural: natural(value),
         value: value.clone(),
         declared: object.value_type,
         description,

@@ -17,7 +17,7 @@ fn object(name: &str, kind: Option<Kind>) -> ObjectSpec {
 }
 
 fn group(objects: Vec<ObjectSpec>, tables: Vec<TableSpec>) -> GroupSpec {
-    GroupSpec { name: "g".to_owned(), interval: None, offset: None, objects, tables }
+    GroupSpec { name: "g".to_owned(), interval: None, offset: None, objects, tables, is_preset: false }
 }
 
 /// An answer `at_s` seconds after the first one, of an agent that started `uptime_s` before.
@@ -154,4 +154,19 @@ fn entity_sensors_have_the_unit_of_their_row() {
     let units: Vec<(&str, &str, f64)> =
         sensors.iter().map(|sensor| (sensor.name.as_str(), sensor.unit.as_str(), sensor.scale)).collect();
     assert_eq!(units, [("r1/sw1/sensor/1", "Cel", 0.1), ("r1/sw1/sensor/2", "A", 0.001)], "a failed sensor is none");
+}
+
+#[test]
+fn what_is_no_sensor_is_named_with_its_reason() {
+    let answer = |objects| answer(0, 1, objects);
+    let spec = group(vec![object("a", None), object("ab", None), object("abc", None)], Vec::new());
+    let text = Some(SnmpValue::Text(b"Linux".to_vec()));
+    let said = remark(DEVICE, &spec, &answer(vec![None, Some(SnmpValue::Gauge32(1)), text])).unwrap();
+    for part in ["device r1/sw1, group g: no sensors for a (", "ends in .0)", ", abc (its value is no number"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(remark(DEVICE, &spec, &answer(vec![Some(SnmpValue::Gauge32(1)); 3])), None);
+    let preset = GroupSpec { is_preset: true, ..spec };
+    assert_eq!(remark(DEVICE, &preset, &answer(vec![None, Some(SnmpValue::Gauge32(1)), None])), None);
+    assert!(remark(DEVICE, &preset, &answer(vec![None; 3])).unwrap().contains("nothing of this preset"));
 }

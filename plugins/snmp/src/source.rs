@@ -27,6 +27,9 @@ pub const SOURCE: SourceType = SourceType {
 
 /// The port of SNMP agents.
 const PORT: u16 = 161;
+/// What silence can mean, for notes.
+const SILENCE: &str =
+    ": check the address, the port, and for SNMP 1 and 2c the community, as agents do not answer a wrong one";
 /// The default of `max_repetitions`.
 const REPETITIONS: u32 = 20;
 /// The most rows that a GETBULK may ask for.
@@ -63,7 +66,7 @@ fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn So
         let identity = identities.of(&device)?;
         agents.push(ConfiguredAgent { device, groups, repetitions, identity });
     }
-    let mut slots = DeviceGroups::new(Vec::new(), config.first_answers);
+    let mut slots = DeviceGroups::new(Vec::new(), config.first_answers).with_silence(SILENCE);
     for agent in &agents {
         slots.extend(agent.groups.iter().map(|group| DeviceGroup {
             name: format!("{}/{}", agent.device.path, group.spec.name),
@@ -120,6 +123,7 @@ impl SnmpSource {
             });
         }
         let poller = Poller::start("snmp", devices, self.in_flight)?;
+        poller.counts().explain_silence(SILENCE);
         self.status = Some(PollStatus::new("snmp", poller.counts().clone()));
         self.poller = Some(poller);
         self.agents = Vec::new();

@@ -71,6 +71,8 @@ pub struct GroupSpec {
     pub offset: Option<Interval>,
     pub objects: Vec<ObjectSpec>,
     pub tables: Vec<TableSpec>,
+    /// Whether it is ready-made: devices lack some of its objects, and nobody wrote them down.
+    pub is_preset: bool,
 }
 
 /// The unit and scale of a sensor of ENTITY-SENSOR-MIB by its type, scale and precision (RFC 3433). `None` for types without a number.

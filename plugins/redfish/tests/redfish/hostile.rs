@@ -67,24 +67,24 @@ fn garbage_endless_and_wrong_answers_are_gaps() {
         move || ServiceReply::Page(status, String::new(), body.clone())
     };
     let garbage_raw = garbage.clone();
-    let replies: Vec<(WrongReply, &'static str, i32)> = vec![
-        (Box::new(page(200, &garbage)), "not JSON", libc::EBADMSG),
-        (Box::new(page(200, &deep)), "not JSON", libc::EBADMSG),
-        (Box::new(page(200, b"[]")), "JSON that is no resource", libc::EBADMSG),
-        (Box::new(|| ServiceReply::Endless), "more than body_bytes_max", libc::EBADMSG),
-        (Box::new(move || ServiceReply::Raw(garbage_raw.clone())), "not HTTP", libc::EBADMSG),
-        (Box::new(page(500, b"{}")), "HTTP 5xx: an error of the device", libc::EPROTO),
-        (Box::new(page(403, b"{}")), "Redfish: the user may not read the resource (403)", libc::EPROTO),
+    let refused = |text| ReadProblem::Message { text };
+    let replies: Vec<(WrongReply, ReadProblem)> = vec![
+        (Box::new(page(200, &garbage)), os("not JSON", libc::EBADMSG)),
+        (Box::new(page(200, &deep)), os("not JSON", libc::EBADMSG)),
+        (Box::new(page(200, b"[]")), os("JSON that is no resource", libc::EBADMSG)),
+        (Box::new(|| ServiceReply::Endless), os("more than body_bytes_max", libc::EBADMSG)),
+        (Box::new(move || ServiceReply::Raw(garbage_raw.clone())), os("not HTTP", libc::EBADMSG)),
+        (Box::new(page(500, b"{}")), refused("HTTP 5xx: an error of the device")),
+        (Box::new(page(403, b"{}")), refused("Redfish: the user may not read the resource (403)")),
         (
             Box::new(|| ServiceReply::Page(302, "Location: http://127.0.0.1:1/\r\n".to_owned(), Vec::new())),
-            "HTTP: a redirect, which is not followed",
-            libc::EPROTO,
+            refused("HTTP: a redirect, which is not followed"),
         ),
     ];
-    for (reply, what, errno) in replies {
+    for (reply, problem) in replies {
         running.answer(GROUP, |values| values[CPU] == Some(41.0));
         service.hook(move |request| (request.path == THERMAL).then(&reply));
-        running.wait_for_gaps(GROUP, os(what, errno));
+        running.wait_for_gaps(GROUP, problem);
         service.unhook();
     }
     running.answer(GROUP, |values| values[CPU] == Some(41.0));
@@ -217,7 +217,7 @@ fn what_vanishes_has_gaps_and_comes_back_and_what_is_new_is_found() {
     let mut running = started(&config(service.port, keys));
     running.answer(GROUP, |_| true);
     service.remove(THERMAL);
-    running.wait_for_gaps(GROUP, os("Redfish: the resource does not exist (404)", libc::EPROTO));
+    running.wait_for_gaps(GROUP, ReadProblem::Message { text: "Redfish: the resource does not exist (404)" });
     service.put(THERMAL, temperature(json!(43)));
     running.answer(GROUP, |values| values[CPU] == Some(43.0));
     // A chassis is added, another one goes for good: its group ends after three walks without it.

@@ -42,7 +42,7 @@ fn settings_with_mistakes() {
         (url(&format!("{VALUE}time = \"$.\"")), "is no JSONPath"),
         (url(&format!("{VALUE}time = \"$.t\"\ntime_zone = \"Mars\"")), "time_zone \"Mars\" is unknown"),
         (url(&format!("{VALUE}series_max = 0")), "series_max is 0; expected 1 to 65532"),
-        (value("path = \"$.a\", unit = \"parsecs?\""), "is not a UCUM code"),
+        (value("path = \"$.a\", unit = \"parsecs?\""), "unit \"parsecs?\""),
         (value("path = \"$.a\", scale = 0.0"), "scale not 0"),
         (value("path = \"$.a\", min = 2, max = 1"), "min is more than max"),
         (value("path = \"$.a\", type = \"int\", offset = 1.0"), "has no offset"),

@@ -73,7 +73,7 @@ fn statuses_without_values_are_gaps() {
     ] {
         running.answer("d/u", |values| values["d/a"] == Some(7.0));
         server.set(StubAnswer::Page(status, "Location: /y\r\n", PAGE.as_bytes().to_vec()));
-        running.wait_for_gaps("d/u", os(what, libc::EPROTO));
+        running.wait_for_gaps("d/u", ReadProblem::Message { text: what });
         server.set(StubAnswer::text(PAGE));
     }
     server.set(StubAnswer::Page(201, "", PAGE.replace('7', "8").into_bytes()));

@@ -164,7 +164,7 @@ fn the_own_time_of_an_answer_decides() {
         ("\"soon\"".to_owned(), "an answer without a time at `time`"),
     ] {
         server.set(page(time, 4));
-        running.wait_for_gaps("d/u", ReadProblem::Os { what, errno: libc::EPROTO });
+        running.wait_for_gaps("d/u", ReadProblem::Message { text: what });
         server.set(page(now().to_string(), 5));
         running.answer("d/u", |values| values["d/a"] == Some(5.0));
     }

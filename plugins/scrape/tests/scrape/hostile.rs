@@ -140,7 +140,7 @@ fn statuses_redirects_and_dead_ports() {
     ] {
         running.answer(&name, |values| values[&format!("{name}/b")] == Some(7.0));
         server.set(StubAnswer::Page(status, headers, b"b 1\n".to_vec()));
-        running.wait_for_gaps(&name, os(what, libc::EPROTO));
+        running.wait_for_gaps(&name, ReadProblem::Message { text: what });
         server.set(StubAnswer::text(PAGE));
     }
     let (dead, other) = (free_port(), StubServer::new(StubAnswer::text("b 1\n")));
