@@ -88,9 +88,14 @@ fn names_need_few_threads_and_their_lack_is_an_error_of_the_poll() {
         client.call(&get, Instant::now() + TIMEOUT, &mut Vec::new()).unwrap_err()
     };
     // Enough for what a request allocates, and less than any stack.
+    let hook = std::panic::take_hook();
+    // The message of a panic would need memory.
+    std::panic::set_hook(Box::new(|_| {}));
     limit_data(data_bytes() + (256 << 10));
-    assert_eq!(call(), DeviceProblem::NoThread);
+    let starved = std::panic::catch_unwind(AssertUnwindSafe(call));
     limit_data(libc::RLIM_INFINITY);
+    std::panic::set_hook(hook);
+    assert_eq!(starved.ok(), Some(DeviceProblem::NoThread), "without a problem, it panicked");
     assert_eq!(call(), DeviceProblem::Unresolved, "the next poll tries again");
 
     // Three stacks, and less than one more for what the threads allocate.
