@@ -16,9 +16,14 @@ use ureq::unversioned::transport::DefaultConnector;
 use ureq::{AsSendBody, http};
 use wholegrain_devices::{Credentials, DeviceProblem, SecretText};
 
+pub mod json;
 mod names;
 mod redirect;
 mod stream;
+mod tree_room;
+
+pub use json::JsonTree;
+pub use tree_room::{NODES_MAX, TREE_BYTES_MAX, TreeCost, TreeFault, TreeRoom};
 
 use names::{ClientNames, NoThread};
 use redirect::{is_same_origin, target};

@@ -5,7 +5,6 @@
 //! - Never: a value that is not in the newest answer; an answer, a tree or a list of sensors without a bound; a secret in a message or to another host.
 
 mod csv_table;
-mod json;
 mod layout;
 mod notes;
 mod page;

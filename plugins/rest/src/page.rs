@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 use serde_json_path::{JsonPath, NormalizedPath, PathElement};
+use wholegrain_device_http::{JsonTree, TreeFault, TreeRoom, json};
 
 use crate::csv_table::{self, CsvFormat};
 use crate::value::{GapReason, PageScalar};
+use crate::xml;
 use crate::xml::XmlPath;
-use crate::{json, xml};
 
 /// The most steps up (`../`) of a path.
 const UP_MAX: usize = 16;
@@ -28,6 +29,9 @@ pub struct PageFault {
     pub detail: String,
 }
 
+/// What is wrong with an answer for which there is no room.
+pub const NO_ROOM: &str = "an answer that is too large beside those of other devices";
+
 /// The text of an answer. JSON is UTF-8; other texts that are not are read as Latin-1, as old devices write it.
 pub fn text(body: &[u8], format: PageFormat) -> Result<Cow<'_, str>, PageFault> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
@@ -45,8 +49,11 @@ pub fn text(body: &[u8], format: PageFormat) -> Result<Cow<'_, str>, PageFault> 
 /// An answer as a tree.
 pub enum PageTree<'i> {
     /// JSON, and CSV as a list of objects.
-    Values(Value),
-    Elements(roxmltree::Document<'i>),
+    Values(JsonTree),
+    Elements {
+        tree: roxmltree::Document<'i>,
+        _room: TreeRoom,
+    },
 }
 
 impl<'i> PageTree<'i> {
@@ -57,22 +64,26 @@ impl<'i> PageTree<'i> {
             let begin: String = text.trim_start().chars().take(14).collect::<String>().to_ascii_lowercase();
             begin.starts_with("<!doctype html") || begin.starts_with("<html")
         };
-        let wrong = |what: &'static str, detail: String| PageFault { what, detail };
-        match format {
-            _ if is_html() => Err(wrong("a web page", "it is HTML: does the device ask for a login?".to_owned())),
-            PageFormat::Json => json::parse(text).map(Self::Values).map_err(|error| wrong("no JSON", error)),
-            PageFormat::Csv(csv) => {
-                csv_table::parse(text, csv).map(Self::Values).map_err(|error| wrong("no CSV", error))
-            }
-            PageFormat::Xml => xml::parse(text).map(Self::Elements).map_err(|error| wrong("no XML", error)),
+        if is_html() {
+            let detail = "it is HTML: does the device ask for a login?".to_owned();
+            return Err(PageFault { what: "a web page", detail });
         }
+        let (what, tree) = match format {
+            PageFormat::Json => ("no JSON", json::parse(text).map(Self::Values)),
+            PageFormat::Csv(csv) => ("no CSV", csv_table::parse(text, csv).map(Self::Values)),
+            PageFormat::Xml => ("no XML", xml::parse(text).map(|(tree, _room)| Self::Elements { tree, _room })),
+        };
+        tree.map_err(|fault| {
+            let what = if fault == TreeFault::NoRoom { NO_ROOM } else { what };
+            PageFault { what, detail: fault.to_string() }
+        })
     }
 
     /// The node where paths begin.
     pub fn root(&self) -> PageNode<'_, 'i> {
         match self {
             Self::Values(value) => PageNode::Value(value, None),
-            Self::Elements(tree) => PageNode::Element(tree.root()),
+            Self::Elements { tree, .. } => PageNode::Element(tree.root()),
         }
     }
 
@@ -83,7 +94,7 @@ impl<'i> PageTree<'i> {
                 let nodes = path.query_located(root).all().into_iter();
                 nodes.map(|node| PageNode::Value(node.node(), Some(node.to_location()))).collect()
             }
-            (Self::Elements(tree), PagePath::Xml(path)) => {
+            (Self::Elements { tree, .. }, PagePath::Xml(path)) => {
                 path.nodes(tree.root()).into_iter().map(PageNode::Element).collect()
             }
             _ => Vec::new(),

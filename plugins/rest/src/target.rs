@@ -149,7 +149,9 @@ impl RestGroup {
                     notes.add(format!("{place}: the answer is {}: {}", fault.what, cut(&fault.detail)));
                 }
                 self.fault = Some(fault.what);
-                return Err(DeviceProblem::Garbage(fault.what));
+                // Not the device's fault: it is asked at its next interval.
+                let is_ours = fault.what == page::NO_ROOM;
+                return Err(if is_ours { DeviceProblem::Refused } else { DeviceProblem::Garbage }(fault.what));
             }
         };
         self.fault = None;

@@ -6,28 +6,37 @@
 use std::borrow::Cow;
 
 use roxmltree::{Document, Node, ParsingOptions};
+use wholegrain_device_http::{NODES_MAX, TreeFault, TreeRoom};
 
-use crate::json::NODES_MAX;
 use crate::value::PageScalar;
 
 /// The most attributes of one element: the library compares each with all others.
 const ATTRIBUTES_MAX: usize = 256;
 /// The most declarations of namespaces in one text: the library copies them to each element below.
 const NAMESPACES_MAX: usize = 256;
+/// The bytes that the library allocates for each `<` and each `=` of a text before it parses, rounded up.
+const MARK_BYTES: usize = 80;
+/// The bytes of a declaration of a namespace at an element.
+const NAMESPACE_BYTES: usize = 4;
 /// The most steps of a path.
 const STEPS_MAX: usize = 32;
 
 /// Parses a text. A document type, which can define entities, is refused.
-pub fn parse(text: &str) -> Result<Document<'_>, String> {
+pub fn parse(text: &str) -> Result<(Document<'_>, TreeRoom), TreeFault> {
     let attributes = text.split('<').map(|tag| tag.bytes().filter(|byte| *byte == b'=').count()).max();
     if attributes.is_some_and(|count| count > ATTRIBUTES_MAX) {
-        return Err(format!("an element with more than {ATTRIBUTES_MAX} attributes"));
+        return Err(TreeFault::Wrong(format!("an element with more than {ATTRIBUTES_MAX} attributes")));
     }
-    if text.matches("xmlns").count() > NAMESPACES_MAX {
-        return Err(format!("more than {NAMESPACES_MAX} namespaces"));
+    let namespaces = text.matches("xmlns").count();
+    if namespaces > NAMESPACES_MAX {
+        return Err(TreeFault::Wrong(format!("more than {NAMESPACES_MAX} namespaces")));
     }
+    let count = |mark: u8| text.bytes().filter(|byte| *byte == mark).count();
+    let (tags, values) = (count(b'<'), count(b'='));
+    let room = TreeRoom::reserve((tags + values) * MARK_BYTES + tags * namespaces * NAMESPACE_BYTES + text.len())?;
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX as u32, ..ParsingOptions::default() };
-    Document::parse_with_options(text, options).map_err(|error| error.to_string())
+    let tree = Document::parse_with_options(text, options).map_err(|error| TreeFault::Wrong(error.to_string()))?;
+    Ok((tree, room))
 }
 
 /// Where in a tree something is.
@@ -266,7 +275,7 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, expected: &[&str]) {
-        let tree = parse(UPS).unwrap();
+        let (tree, _room) = parse(UPS).unwrap();
         let path = XmlPath::parse(path).unwrap();
         let nodes = path.nodes(tree.root());
         let texts = nodes.iter().map(|node| match path.scalar(*node) {
@@ -320,16 +329,24 @@ mod tests {
 
     #[test]
     fn bombs_are_refused() {
+        let fault = |text: &str| parse(text).err().unwrap().to_string();
         let entities = "<!DOCTYPE a [<!ENTITY x \"xxxxxxxxxx\"><!ENTITY y \"&x;&x;&x;&x;&x;\">]><a>&y;</a>";
-        assert!(parse(entities).unwrap_err().contains("DTD"));
+        assert!(fault(entities).contains("DTD"));
         let many: String = (0..=ATTRIBUTES_MAX).map(|number| format!(" a{number}='1'")).collect();
-        assert!(parse(&format!("<a{many}/>")).unwrap_err().contains("more than 256 attributes"));
+        assert!(fault(&format!("<a{many}/>")).contains("more than 256 attributes"));
         let spaces: String = (0..=NAMESPACES_MAX).map(|number| format!("<a xmlns:n{number}='u'>")).collect();
-        assert!(parse(&spaces).unwrap_err().contains("more than 256 namespaces"));
+        assert!(fault(&spaces).contains("more than 256 namespaces"));
         assert!(parse(&format!("<a>{}</a>", "<b/>".repeat(NODES_MAX))).is_err());
+        for text in [
+            "<".repeat(1 << 20),
+            "<a b=''/>".repeat(60_000),
+            format!("<a {}/>", "xmlns:n='u' ".repeat(200) + &"<b/>".repeat(20_000)),
+        ] {
+            assert!(fault(&text).contains("more than 8 MiB as a tree"), "{text:.20}");
+        }
         // Deep trees are parsed and searched without recursion.
         let deep = format!("{}1{}", "<a>".repeat(NODES_MAX - 10), "</a>".repeat(NODES_MAX - 10));
-        let tree = parse(&deep).unwrap();
+        let (tree, _room) = parse(&deep).unwrap();
         assert_eq!(XmlPath::parse("//b").unwrap().nodes(tree.root()).len(), 0);
     }
 }
