@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use wholegrain_device_http::{AnswerHead, DeviceClient, DeviceRequest};
+use wholegrain_device_http::{AnswerHead, DeviceClient, DeviceRequest, JsonTree, TreeFault, json};
 use wholegrain_devices::{DeviceProblem, SecretText};
 
 use crate::links::check_link;
@@ -115,7 +114,7 @@ impl RedfishConnection {
     }
 
     /// Gets the service root, which needs no credentials (DSP0266, section 13.2).
-    pub fn get_root(&self, deadline: Instant, body: &mut Vec<u8>) -> Result<Value, DeviceProblem> {
+    pub fn get_root(&self, deadline: Instant, body: &mut Vec<u8>) -> Result<JsonTree, DeviceProblem> {
         let url = format!("{}/redfish/v1/", self.base);
         let request = DeviceRequest { authorized: false, ..DeviceRequest::get(&url, &HEADERS) };
         let head = self.call(&request, deadline, body)?;
@@ -123,7 +122,7 @@ impl RedfishConnection {
     }
 
     /// Gets a resource, with the session or the credentials.
-    pub fn get(&self, path: &str, deadline: Instant, body: &mut Vec<u8>) -> Result<Value, DeviceProblem> {
+    pub fn get(&self, path: &str, deadline: Instant, body: &mut Vec<u8>) -> Result<JsonTree, DeviceProblem> {
         let head = self.authorized(deadline, |token| {
             let url = format!("{}{path}", self.base);
             let mut headers = HEADERS.to_vec();
@@ -266,7 +265,7 @@ impl RedfishConnection {
             let problem = DeviceProblem::Garbage("a session without a token");
             return Err(state.block(problem, FULL_PAUSE_MIN, FULL_PAUSE_MAX));
         };
-        let of_body = || serde_json::from_slice::<Value>(&body).ok()?.get("@odata.id")?.as_str().map(str::to_owned);
+        let of_body = || json::parse_bytes(&body).ok()?.get("@odata.id")?.as_str().map(str::to_owned);
         let location = head.header("location").map(str::to_owned).or_else(of_body);
         state.location = location.and_then(|link| check_link(&link, &self.base).map(str::to_owned));
         state.token = Some(token.clone());
@@ -325,8 +324,12 @@ fn check_answer(status: u16) -> Result<(), DeviceProblem> {
     }
 }
 
-fn parse(head: &AnswerHead, body: &[u8]) -> Result<Value, DeviceProblem> {
+fn parse(head: &AnswerHead, body: &[u8]) -> Result<JsonTree, DeviceProblem> {
     check_answer(head.status)?;
-    let value: Value = serde_json::from_slice(body).map_err(|_| DeviceProblem::Garbage("not JSON"))?;
-    if value.is_object() { Ok(value) } else { Err(DeviceProblem::Garbage("JSON that is no resource")) }
+    let tree = json::parse_bytes(body).map_err(|fault| match fault {
+        TreeFault::Wrong(_) => DeviceProblem::Garbage("not JSON"),
+        TreeFault::TooLarge(_) => DeviceProblem::Garbage("more than 50000 values or 8 MiB as a tree"),
+        TreeFault::NoRoom => DeviceProblem::Refused("an answer that is too large beside those of other devices"),
+    })?;
+    if tree.is_object() { Ok(tree) } else { Err(DeviceProblem::Garbage("JSON that is no resource")) }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use wholegrain_device_http::json;
 use wholegrain_devices::{DeviceProblem, system_time};
 use wholegrain_model::SensorDef;
 use wholegrain_sources::{GroupPlan, Reader, Reading, Row, Timing};
@@ -45,7 +45,7 @@ pub struct EventCounts {
     pub other: AtomicU64,
     /// Metric reports that came as events.
     pub reports: AtomicU64,
-    /// Events that were too long or no JSON.
+    /// Events that were too large or no JSON.
     pub dropped: AtomicU64,
     /// Streams that were opened.
     pub streams: AtomicU64,
@@ -163,7 +163,7 @@ impl EventFollower {
         let add = |count: &AtomicU64| {
             count.fetch_add(1, Ordering::Relaxed);
         };
-        let Ok(document) = serde_json::from_str::<Value>(data) else { return add(&counts.dropped) };
+        let Ok(document) = json::parse(data) else { return add(&counts.dropped) };
         if document["@odata.type"].as_str().is_some_and(|name| name.starts_with("#MetricReport.")) {
             add(&counts.reports);
             if self.reports.take_event(&document, system_time()) == Some(true) {
@@ -276,7 +276,7 @@ pub fn event_group(path: &str, timing: Timing, target: Arc<EventTarget>) -> Grou
         SensorDef::counter(name("critical"), "{event}", "Events of severity Critical since the source began."),
         SensorDef::counter(name("other"), "{event}", "Events without a known severity since the source began."),
         SensorDef::counter(name("reports"), "{report}", "Metric reports that came as events."),
-        SensorDef::counter(name("dropped"), "{event}", "Events that were longer than 1 MiB or no JSON."),
+        SensorDef::counter(name("dropped"), "{event}", "Events that were too large or no JSON."),
         SensorDef::counter(name("streams"), "1", "Streams that were opened."),
         SensorDef::gauge(name("connected"), "1", "1 while a stream is open, else 0."),
     ];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use wholegrain_device_http::TreeRoom;
 use wholegrain_devices::{AnswerSlot, DeviceProblem, PollTiming, system_time};
 use wholegrain_model::SensorDef;
 
@@ -117,7 +118,7 @@ impl RedfishResource {
     /// Requests the documents and publishes their values.
     pub fn read(&mut self, context: &ReadContext, body: &mut Vec<u8>) -> Result<ReadOutcome, DeviceProblem> {
         let mut outcome = ReadOutcome::default();
-        let documents = match &self.plan.fetch {
+        let FetchedDocuments { list: documents, .. } = &match &self.plan.fetch {
             Fetch::Each(list) => each(context, list, body, &mut outcome)?,
             Fetch::Expanded { url } => expanded(context, url, body, &mut outcome)?,
         };
@@ -126,11 +127,11 @@ impl RedfishResource {
         match (self.plan.content, &self.values) {
             (ResourceContent::Measures(kind), GroupValues::Answers(slot)) => {
                 let slot = slot.clone();
-                self.publish(kind, &slot, &documents, context, now_ns, &mut outcome);
+                self.publish(kind, &slot, documents, context, now_ns, &mut outcome);
             }
             (_, GroupValues::Report(queue)) => {
                 let queue = queue.clone();
-                for (_, document) in &documents {
+                for (_, document) in documents {
                     outcome.is_changed |= queue.take(document, context.definitions, now_ns)?;
                 }
                 let counts = queue.counts();
@@ -222,21 +223,32 @@ impl RedfishResource {
     }
 }
 
+/// Documents with their names, and the room that they take among the answers of all devices.
+#[derive(Default)]
+struct FetchedDocuments {
+    list: Vec<(String, Value)>,
+    rooms: Vec<TreeRoom>,
+}
+
 /// Requests documents one by one. One that has gone is left out and makes the plan outdated; if all have, that is the problem.
 fn each(
     context: &ReadContext,
     list: &[(String, String)],
     body: &mut Vec<u8>,
     outcome: &mut ReadOutcome,
-) -> Result<Vec<(String, Value)>, DeviceProblem> {
-    let (mut documents, mut first) = (Vec::new(), None);
+) -> Result<FetchedDocuments, DeviceProblem> {
+    let (mut documents, mut first) = (FetchedDocuments::default(), None);
     for (name, url) in list {
         if Instant::now() >= context.deadline {
             first.get_or_insert(DeviceProblem::Silent);
             break;
         }
         match context.connection.get(url, context.deadline, body) {
-            Ok(document) => documents.push((name.clone(), document)),
+            Ok(document) => {
+                let (document, room) = document.into_parts();
+                documents.list.push((name.clone(), document));
+                documents.rooms.push(room);
+            }
             Err(problem @ (DeviceProblem::Refused(_) | DeviceProblem::Garbage(_))) => {
                 outcome.is_outdated |= problem == crate::connection::MISSING;
                 first.get_or_insert(problem);
@@ -245,7 +257,7 @@ fn each(
         }
     }
     match first {
-        Some(problem) if documents.is_empty() => Err(problem),
+        Some(problem) if documents.list.is_empty() => Err(problem),
         _ => Ok(documents),
     }
 }
@@ -256,8 +268,8 @@ fn expanded(
     url: &str,
     body: &mut Vec<u8>,
     outcome: &mut ReadOutcome,
-) -> Result<Vec<(String, Value)>, DeviceProblem> {
-    let (mut documents, mut pages) = (Vec::new(), vec![url.to_owned()]);
+) -> Result<FetchedDocuments, DeviceProblem> {
+    let (mut documents, mut pages) = (FetchedDocuments::default(), vec![url.to_owned()]);
     while let Some(page) = pages.last() {
         let answer = context.connection.get(page, context.deadline, body);
         let mut answer = match answer {
@@ -273,14 +285,15 @@ fn expanded(
         let Some(Value::Array(members)) = answer.get_mut("Members").map(Value::take) else {
             return Err(DeviceProblem::Garbage("a collection without members"));
         };
-        for member in members.into_iter().take(MEMBERS_MAX - documents.len().min(MEMBERS_MAX)) {
+        documents.rooms.push(answer.into_parts().1);
+        for member in members.into_iter().take(MEMBERS_MAX - documents.list.len().min(MEMBERS_MAX)) {
             // A reference has its address alone.
             if member.as_object().is_none_or(|fields| fields.len() < 2) {
                 outcome.cannot_expand = true;
-                return Ok(Vec::new());
+                return Ok(FetchedDocuments::default());
             }
             if let Some(name) = member["@odata.id"].as_str().or_else(|| member["Id"].as_str()).map(resource_level) {
-                documents.push((name, member));
+                documents.list.push((name, member));
             }
         }
         match next {

@@ -3,6 +3,7 @@
 mod config;
 mod events;
 mod hostile;
+mod large;
 mod mockup;
 mod service;
 mod sessions;
