@@ -24,7 +24,11 @@ pub fn target(base: &str, location: &str) -> Option<String> {
         let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
         format!("{scheme}://{authority}{folder}/{location}")
     };
-    let is_good = url.len() <= URL_BYTES_MAX && url.parse::<Uri>().is_ok_and(|url| url.authority().is_some());
+    let is_good = url.len() <= URL_BYTES_MAX
+        && url.parse::<Uri>().is_ok_and(|url| {
+            // A user and a password in it would become a header of the request.
+            url.authority().is_some_and(|to| !to.as_str().contains('@') || to.as_str() == authority)
+        });
     is_good.then_some(url)
 }
 
@@ -55,6 +59,9 @@ mod tests {
             ("javascript:alert(1)", None),
             ("", None),
             ("http://", None),
+            ("http://user:password@other/", None),
+            ("//user@other/", None),
+            ("/a@b", Some("http://h:81/a@b")),
             ("http://a b/", None),
         ] {
             assert_eq!(target("http://h:81/x/y?z", location).as_deref(), expected, "{location}");
