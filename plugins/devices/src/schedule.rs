@@ -152,15 +152,15 @@ impl PollSchedule {
         self.failing_in_flight -= usize::from(device.failures > 0);
         device.is_busy = false;
         let due = match problem {
-            // A device that answers is not silent: it keeps its interval.
-            None | Some(DeviceProblem::Refused(_)) => {
+            // A device that answers is not silent: it keeps its interval, and one of its groups delays no other.
+            problem if problem.is_none_or(DeviceProblem::is_of_group) => {
                 device.failures = 0;
                 device.not_before_ns = 0;
                 device.next(key.group, now)
             }
-            Some(problem) => {
+            problem => {
                 let (first, longest) = match problem {
-                    DeviceProblem::Credentials => (CREDENTIALS_PAUSE_NS_MIN, CREDENTIALS_PAUSE_NS_MAX),
+                    Some(DeviceProblem::Credentials) => (CREDENTIALS_PAUSE_NS_MIN, CREDENTIALS_PAUSE_NS_MAX),
                     _ => (PAUSE_NS_MIN, PAUSE_NS_MAX),
                 };
                 let pause = first.saturating_mul(1 << device.failures.min(30)).min(longest);
@@ -248,6 +248,17 @@ mod tests {
         schedule.add("pdu", vec![TEN], at(0));
         let errors = run(&mut schedule, 100_000, |_| Some(DeviceProblem::Refused("x")));
         assert!((10..=12).contains(&errors.len()), "a device that answers with errors keeps its interval");
+    }
+
+    #[test]
+    fn a_group_that_answers_garbage_delays_no_other() {
+        let mut schedule = PollSchedule::new(10);
+        schedule.add("pdu", vec![TEN, TEN], at(0));
+        let polls = run(&mut schedule, 100_000, |key| (key.group == 0).then_some(DeviceProblem::Garbage("not a page")));
+        for group in [0, 1] {
+            let count = polls.iter().filter(|(_, key)| key.group == group).count();
+            assert!((10..=12).contains(&count), "{count} polls of group {group}");
+        }
     }
 
     #[test]
