@@ -28,7 +28,7 @@ pub struct NoThread;
 enum NameState {
     /// It is being resolved, for this request or for one that has ended since.
     Asked,
-    Found(Vec<SocketAddr>, Instant),
+    Known(Vec<SocketAddr>, Instant),
     Failed,
 }
 
@@ -65,7 +65,7 @@ impl ClientNames {
         let mut has_waited = false;
         loop {
             match names.get(&key) {
-                Some(NameState::Found(addresses, at)) if at.elapsed() < LIFETIME => return Ok(addresses.clone()),
+                Some(NameState::Known(addresses, at)) if at.elapsed() < LIFETIME => return Ok(addresses.clone()),
                 Some(NameState::Failed) if has_waited => return Err(ureq::Error::HostNotFound),
                 Some(NameState::Asked) => {}
                 _ => self.ask(&mut names, &key)?,
@@ -88,7 +88,7 @@ impl ClientNames {
         }
         let (table, name) = (self.0.clone(), key.clone());
         let answer = move |addresses: Option<Vec<SocketAddr>>| {
-            let state = addresses.map_or(NameState::Failed, |addresses| NameState::Found(addresses, Instant::now()));
+            let state = addresses.map_or(NameState::Failed, |addresses| NameState::Known(addresses, Instant::now()));
             table.lock().insert(name, state);
             table.changed.notify_all();
         };

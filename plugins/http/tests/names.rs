@@ -28,7 +28,7 @@ type Seen = Arc<Mutex<BTreeSet<String>>>;
 struct NamedDevice {
     client: DeviceClient,
     url: String,
-    seen: Seen,
+    thread_names: Seen,
 }
 
 impl BlockingProtocol for NamedDevice {
@@ -39,13 +39,13 @@ impl BlockingProtocol for NamedDevice {
             Ok(result) => result.err().unwrap_or(DeviceProblem::Silent),
             Err(_) => DeviceProblem::Refused("it panicked"),
         };
-        self.seen.lock().unwrap().insert(problem.to_string());
+        self.thread_names.lock().unwrap().insert(problem.to_string());
         Err(problem)
     }
 }
 
 fn poll_all(workers: usize) -> (WorkerPool, Seen) {
-    let seen = Seen::default();
+    let thread_names = Seen::default();
     let device = |number: usize| PooledDevice {
         path: format!("n{number}"),
         host: format!("n{number}"),
@@ -57,10 +57,10 @@ fn poll_all(workers: usize) -> (WorkerPool, Seen) {
         protocol: Box::new(NamedDevice {
             client: DeviceClient::new(b"", None, BOUNDS).unwrap(),
             url: format!("http://n{number}.nosuch.invalid:9/"),
-            seen: seen.clone(),
+            thread_names: thread_names.clone(),
         }),
     };
-    (WorkerPool::start("names", (0..DEVICES).map(device).collect(), workers).unwrap(), seen)
+    (WorkerPool::start("names", (0..DEVICES).map(device).collect(), workers).unwrap(), thread_names)
 }
 
 /// The bytes of `VmData`, which RLIMIT_DATA bounds.
@@ -108,7 +108,7 @@ fn names_need_few_threads_and_their_lack_is_an_error_of_the_poll() {
     drop(pool);
 
     let before = threads();
-    let (pool, seen) = poll_all(WORKERS_MAX);
+    let (pool, thread_names) = poll_all(WORKERS_MAX);
     let polls = || pool.counts().polls.load(Ordering::Relaxed);
     let mut most = 0;
     wait_until("polls of all devices", || {
@@ -116,5 +116,5 @@ fn names_need_few_threads_and_their_lack_is_an_error_of_the_poll() {
         polls() >= (DEVICES + WORKERS_MAX) as u64
     });
     assert!(most <= before + WORKERS_MAX + RESOLVERS, "{most} threads, {before} before");
-    assert_eq!(*seen.lock().unwrap(), BTreeSet::from([DeviceProblem::Unresolved.to_string()]));
+    assert_eq!(*thread_names.lock().unwrap(), BTreeSet::from([DeviceProblem::Unresolved.to_string()]));
 }
