@@ -22,13 +22,13 @@ const RESOLVERS: usize = 8;
 /// How long a name may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-type Seen = Arc<Mutex<BTreeSet<String>>>;
+type ThreadNames = Arc<Mutex<BTreeSet<String>>>;
 
 /// A device whose name is resolved by each poll. It keeps how its polls end.
 struct NamedDevice {
     client: DeviceClient,
     url: String,
-    thread_names: Seen,
+    thread_names: ThreadNames,
 }
 
 impl BlockingProtocol for NamedDevice {
@@ -44,8 +44,8 @@ impl BlockingProtocol for NamedDevice {
     }
 }
 
-fn poll_all(workers: usize) -> (WorkerPool, Seen) {
-    let thread_names = Seen::default();
+fn poll_all(workers: usize) -> (WorkerPool, ThreadNames) {
+    let thread_names = ThreadNames::default();
     let device = |number: usize| PooledDevice {
         path: format!("n{number}"),
         host: format!("n{number}"),
