@@ -61,7 +61,7 @@ fn prometheus(site: &Site, exporter: &Exporter) -> (Process, u16) {
     let (config, _) = rest.split_once("```").expect("its end");
     let config = config
         .replace("https://wholegrain.example:8443", &format!("https://localhost:{}", site.http_port))
-        .replace("/etc/prometheus/wholegrain-token", &site.path("token").display().to_string())
+        .replace("/etc/prometheus/wholegrain-write-token", &site.path("token").display().to_string())
         .replace("/etc/prometheus/wholegrain-ca.pem", &site.path("ca.pem").display().to_string());
     let scrape = format!(
         "global:\n  scrape_interval: 500ms\nscrape_configs:\n  - job_name: plant\n    static_configs:\n      - targets: [\"127.0.0.1:{}\"]\n\
