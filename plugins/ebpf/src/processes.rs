@@ -23,7 +23,7 @@ pub struct WaitingJob {
     pub job: RunningJob,
     /// Its directories in the counted hierarchy.
     pub directories: Vec<PathBuf>,
-    /// The round in which it was looked at last.
+    /// The last round that read its processes.
     looked_at: u64,
 }
 

@@ -342,7 +342,7 @@ impl OpenSession {
         self.put_command(out, &command, 0x3f);
     }
 
-    /// The payload of a message of this session that was not received before.
+    /// The payload of a message with these keys that was not received before.
     fn receive(&mut self, bytes: &[u8]) -> Result<Vec<u8>, StrayDatagram> {
         if bytes.get(1) != Some(&(PROTECTED | PAYLOAD_IPMI)) || number(bytes, 2)? != self.console {
             return Err(StrayDatagram);

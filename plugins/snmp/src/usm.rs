@@ -196,7 +196,7 @@ impl Engine {
 pub struct UsmSession {
     user: Arc<UsmUser>,
     engine: Option<Engine>,
-    /// Differs in each encrypted message of this session.
+    /// Differs in each encrypted message to one engine.
     salt: u64,
 }
 
