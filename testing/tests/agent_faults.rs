@@ -69,8 +69,11 @@ fn a_full_disk_under_the_spool_drops_and_counts_and_harms_nothing_else() {
     // Sampling continues, and a later server gets the spooled and all new batches.
     let mut server = site.start_server();
     let back = now_ns();
-    wait_until("live readings", || probe.has_later_than(back));
-    let live: Vec<_> = probe.stored().into_iter().filter(|(time, _)| *time > back).collect();
+    wait_until("readings after the server's return", || probe.has_later_than(back));
+    // Until it was connected again, which can take seconds, the agent went on to drop what is oldest.
+    let connected = now_ns();
+    wait_until("a second of live readings", || probe.has_later_than(connected + 1_000_000_000));
+    let live: Vec<_> = probe.stored().into_iter().filter(|(time, _)| *time > connected).collect();
     assert_unbroken(&live);
     assert!(agent.stop().success() && server.stop().success());
 }
