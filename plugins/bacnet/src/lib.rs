@@ -42,7 +42,7 @@ struct BacnetSource {
 }
 
 struct RunningSource {
-    poller: Poller,
+    _poller: Poller,
     groups: DeviceGroups,
     /// Of each device, in the order of the configuration.
     notes: Vec<ObjectNotes>,
@@ -78,7 +78,9 @@ impl BacnetSource {
             notes.push(own_notes);
         }
         let poller = Poller::start("bacnet", polled, config.in_flight)?;
-        Ok(RunningSource { poller, groups: DeviceGroups::new(groups, config.first_answers), notes })
+        let mut groups = DeviceGroups::new(groups, config.first_answers);
+        groups.show_polls("bacnet", poller.counts().clone());
+        Ok(RunningSource { _poller: poller, groups, notes })
     }
 }
 
@@ -99,7 +101,6 @@ impl Source for BacnetSource {
         }
         let Some(running) = &mut self.running else { return Vec::new() };
         let plans = running.groups.discover(report);
-        running.poller.counts().report(report);
         for (device, notes) in self.plan.0.devices.iter().zip(&running.notes) {
             let notes = notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
             notes.into_iter().for_each(|text| report(format!("device {} ({}): {text}", device.path, device.host.text)));

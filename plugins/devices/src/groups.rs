@@ -9,7 +9,9 @@ use wholegrain_sources::{GroupPlan, Timing};
 
 use crate::answers::{AnswerSlot, WallTime, system_time};
 use crate::config::PollTiming;
+use crate::notes::PollCounts;
 use crate::schedule::GroupTicks;
+use crate::status::PollStatus;
 
 /// How many intervals the newest answer counts, unless `stale_after` says otherwise.
 const STALE_INTERVALS: u64 = 3;
@@ -41,13 +43,14 @@ pub struct DeviceGroups {
     first_answers: Interval,
     /// What silence of a device of this protocol can mean, for notes; empty or with `: ` before it.
     silence: &'static str,
+    status: Option<PollStatus>,
     now: WallTime,
 }
 
 impl DeviceGroups {
     /// `first_answers` is how long the first discovery may wait until each device has answered once.
     pub fn new(groups: Vec<DeviceGroup>, first_answers: Interval) -> Self {
-        Self { groups, first_answers, silence: "", now: system_time }
+        Self { groups, first_answers, silence: "", status: None, now: system_time }
     }
 
     /// Says what silence can mean in this protocol, with `: ` before it.
@@ -55,7 +58,12 @@ impl DeviceGroups {
         Self { silence, ..self }
     }
 
-    /// The groups whose sensors are known. A sensor that another group has is left out and both are named.
+    /// Adds a group `name` about the polls, and their notes, to each discovery from now on.
+    pub fn show_polls(&mut self, name: &'static str, counts: Arc<PollCounts>) {
+        self.status = Some(PollStatus::new(name, counts));
+    }
+
+    /// The groups whose sensors are known, and that about the polls. A group with a sensor that another group has is left out, and both are named.
     pub fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
         if self.groups.is_empty() && self.first_answers > Interval::default() {
             report("no device is configured: write [[plugins.….device]] with hosts".to_owned());
@@ -98,12 +106,12 @@ impl DeviceGroups {
                 blocking: true,
             })
         });
-        plans.collect()
-    }
-
-    /// How many groups have known sensors.
-    pub fn known(&self) -> usize {
-        self.groups.iter().filter(|group| group.slot.has_sensors()).count()
+        let mut plans: Vec<GroupPlan> = plans.collect();
+        if let Some(status) = &self.status {
+            status.report(report);
+            plans.push(status.group(&self.groups));
+        }
+        plans
     }
 
     /// Adds groups before the first discovery.

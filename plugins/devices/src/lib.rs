@@ -37,4 +37,3 @@ pub use pool::{BlockingProtocol, PooledDevice, WORKER_STACK_BYTES, WORKERS_MAX, 
 pub use protocol::{DeviceProtocol, DeviceTransport, PollTurn, PolledDevice, PolledGroup};
 pub use resolver::{NameAnswer, NameThreads, Resolver};
 pub use schedule::GroupTicks;
-pub use status::PollStatus;

@@ -7,11 +7,11 @@ use wholegrain_model::SensorDef;
 use wholegrain_sources::{GroupPlan, Reader, Reading, Row, Timing};
 
 use crate::answers::AnswerSlot;
-use crate::groups::DeviceGroups;
+use crate::groups::DeviceGroup;
 use crate::notes::PollCounts;
 
 /// The sensors of a source's polls. Its reader also requests a discovery when a device has answered for the first time.
-pub struct PollStatus {
+pub(crate) struct PollStatus {
     name: &'static str,
     counts: Arc<PollCounts>,
     /// The groups whose sensors the last discovery knew.
@@ -20,13 +20,18 @@ pub struct PollStatus {
 
 impl PollStatus {
     /// The status of a source with this name, which is also the name of the group.
-    pub fn new(name: &'static str, counts: Arc<PollCounts>) -> Self {
+    pub(crate) fn new(name: &'static str, counts: Arc<PollCounts>) -> Self {
         Self { name, counts, known: Arc::default() }
     }
 
+    /// Hands the notes about the polls to `report`.
+    pub(crate) fn report(&self, report: &mut dyn FnMut(String)) {
+        self.counts.report(report);
+    }
+
     /// The group, after a discovery of `groups`.
-    pub fn group(&self, groups: &DeviceGroups) -> GroupPlan {
-        self.known.store(groups.known(), Ordering::Relaxed);
+    pub(crate) fn group(&self, groups: &[DeviceGroup]) -> GroupPlan {
+        self.known.store(groups.iter().filter(|group| group.slot.has_sensors()).count(), Ordering::Relaxed);
         let name = |last: &str| format!("{}/{last}", self.name);
         let sensors = vec![
             SensorDef::gauge(name("groups"), "{group}", "Groups of devices."),
@@ -36,7 +41,7 @@ impl PollStatus {
             SensorDef::counter(name("timeouts"), "{request}", "Requests without an answer in time."),
             SensorDef::counter(name("strays"), "{message}", "Messages that were not the awaited answer."),
         ];
-        let slots = groups.groups().iter().map(|group| group.slot.clone()).collect();
+        let slots = groups.iter().map(|group| group.slot.clone()).collect();
         let reader = PollStatusReader { slots, counts: self.counts.clone(), known: self.known.clone() };
         GroupPlan {
             name: self.name.to_owned(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wholegrain_devices::{
-    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollStatus, PollTiming,
-    PolledDevice, PolledGroup, Poller, PooledDevice, WorkerPool, config,
+    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollTiming, PolledDevice,
+    PolledGroup, Poller, PooledDevice, WorkerPool, config,
 };
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
@@ -43,8 +43,8 @@ const LOCAL_POLL: Duration = Duration::from_secs(50);
 fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
     let config: DevicesConfig<IpmiOwnKeys, IpmiKeys> = config::read_with(section, context, TIMING_USUAL)?;
     let mut source = IpmiSource {
-        lan: PolledControllers::new(config.first_answers),
-        local: PolledControllers::new(config.first_answers),
+        lan: DeviceGroups::new(Vec::new(), config.first_answers),
+        local: DeviceGroups::new(Vec::new(), config.first_answers),
         in_flight: config.in_flight,
         poller: None,
         pool: None,
@@ -65,12 +65,12 @@ fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn So
             }
         };
         let sessions = SessionUse { is_kept: is_kept(&device, &groups)?, retries: device.timing.retries };
-        source.lan.add(&device.path, &groups);
+        add_controller(&mut source.lan, &device.path, &groups);
         source.waiting.lan.push(LanController { device, groups, identity, sessions });
     }
     if let Some(local) = config.own.local {
         let groups = local_groups(&section.child("local"), &local)?;
-        source.local.add(&local.path, &groups);
+        add_controller(&mut source.local, &local.path, &groups);
         source.waiting.local = Some((local.device, local.path, groups));
     }
     Ok(Box::new(source))
@@ -90,36 +90,19 @@ struct Waiting {
     local: Option<(PathBuf, String, GroupsConfig)>,
 }
 
-/// The slots and the status of controllers that one thread polls.
-struct PolledControllers {
-    groups: DeviceGroups,
-    status: Option<PollStatus>,
-}
-
-impl PolledControllers {
-    fn new(first_answers: Interval) -> Self {
-        Self { groups: DeviceGroups::new(Vec::new(), first_answers), status: None }
-    }
-
-    fn add(&mut self, path: &str, groups: &GroupsConfig) {
-        let name = |group: BmcGroup| BmcGroup::NAMES.iter().find(|(_, of)| *of == group).map_or("", |(name, _)| name);
-        self.groups.extend(groups.groups.iter().map(|(group, timing)| DeviceGroup {
-            name: format!("{path}/{}", name(*group)),
-            timing: *timing,
-            slot: Arc::new(AnswerSlot::default()),
-        }));
-    }
-
-    fn plans(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
-        let mut plans = self.groups.discover(report);
-        plans.extend(self.status.as_ref().map(|status| status.group(&self.groups)));
-        plans
-    }
+/// Adds the slots of a controller's groups.
+fn add_controller(slots: &mut DeviceGroups, path: &str, groups: &GroupsConfig) {
+    let name = |group: BmcGroup| BmcGroup::NAMES.iter().find(|(_, of)| *of == group).map_or("", |(name, _)| name);
+    slots.extend(groups.groups.iter().map(|(group, timing)| DeviceGroup {
+        name: format!("{path}/{}", name(*group)),
+        timing: *timing,
+        slot: Arc::new(AnswerSlot::default()),
+    }));
 }
 
 struct IpmiSource {
-    lan: PolledControllers,
-    local: PolledControllers,
+    lan: DeviceGroups,
+    local: DeviceGroups,
     in_flight: usize,
     poller: Option<Poller>,
     pool: Option<WorkerPool>,
@@ -134,7 +117,7 @@ impl IpmiSource {
     /// Starts the threads at the first discovery: a source that is only configured opens no socket.
     fn start(&mut self) -> std::io::Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        let mut slots = self.lan.groups.groups().iter();
+        let mut slots = self.lan.groups().iter();
         let mut devices = Vec::new();
         for LanController { device, groups, identity, sessions } in waiting.lan {
             let bmc = BmcPolls::new(&device.path, &groups.kinds(), groups.filter.clone());
@@ -152,17 +135,17 @@ impl IpmiSource {
         }
         if !devices.is_empty() || waiting.local.is_none() {
             let poller = Poller::start("ipmi", devices, self.in_flight)?;
-            self.lan.status = Some(PollStatus::new("ipmi", poller.counts().clone()));
+            self.lan.show_polls("ipmi", poller.counts().clone());
             self.poller = Some(poller);
         }
         if let Some((file, path, groups)) = waiting.local {
             let bmc = BmcPolls::new(&path, &groups.kinds(), groups.filter.clone());
             let host = file.display().to_string();
             let protocol = Box::new(InbandBmc::new(&file, bmc));
-            let groups = self.local.groups.groups().iter().map(polled).collect();
+            let groups = self.local.groups().iter().map(polled).collect();
             let device = PooledDevice { path, host, timeout: LOCAL_POLL, groups, protocol };
             let pool = WorkerPool::start("ipmi-local", vec![device], 1)?;
-            self.local.status = Some(PollStatus::new("ipmi/local", pool.counts().clone()));
+            self.local.show_polls("ipmi/local", pool.counts().clone());
             self.pool = Some(pool);
         }
         Ok(())
@@ -180,13 +163,11 @@ impl Source for IpmiSource {
         }
         let mut plans = Vec::new();
         if self.poller.is_some() {
-            plans = self.lan.plans(report);
+            plans = self.lan.discover(report);
         }
         if self.pool.is_some() {
-            plans.extend(self.local.plans(report));
+            plans.extend(self.local.discover(report));
         }
-        let counts = self.poller.iter().map(Poller::counts).chain(self.pool.iter().map(WorkerPool::counts));
-        counts.for_each(|counts| counts.report(report));
         plans
     }
 }

@@ -51,7 +51,9 @@ impl ModbusSource {
         };
         let groups: Vec<DeviceGroup> = self.plan.devices.iter().map(group).collect();
         let poller = LinePoller::start(&self.plan, &groups)?;
-        Ok((poller, DeviceGroups::new(groups, self.plan.first_answers)))
+        let mut groups = DeviceGroups::new(groups, self.plan.first_answers);
+        groups.show_polls("modbus", poller.counts().clone());
+        Ok((poller, groups))
     }
 }
 
@@ -65,7 +67,6 @@ impl Source for ModbusSource {
         }
         let Some((poller, groups)) = &mut self.running else { return Vec::new() };
         let plans = groups.discover(report);
-        poller.counts().report(report);
         for (device, refusals) in self.plan.devices.iter().zip(poller.refusals()) {
             refusals.into_iter().for_each(|text| report(format!("device {} ({}): {text}", device.path, device.host)));
         }

@@ -149,6 +149,8 @@ pub struct ModbusLine {
     send_at: Option<Instant>,
     /// Frames in a row that came too late, twice, or to no request.
     strays: u32,
+    /// Such frames that the owner has not counted yet.
+    uncounted_strays: u32,
     events: VecDeque<LineEvent>,
 }
 
@@ -167,6 +169,7 @@ impl ModbusLine {
             turn: 0,
             send_at: None,
             strays: 0,
+            uncounted_strays: 0,
             events: VecDeque::new(),
         }
     }
@@ -194,6 +197,11 @@ impl ModbusLine {
     /// What happened since the last call.
     pub fn event(&mut self) -> Option<LineEvent> {
         self.events.pop_front()
+    }
+
+    /// How many frames answered nothing since the last call.
+    pub fn take_strays(&mut self) -> u32 {
+        std::mem::take(&mut self.uncounted_strays)
     }
 
     /// What to do now. Call it until it says to wait.
@@ -288,6 +296,7 @@ impl ModbusLine {
     /// Counts a frame that answers nothing. A peer that sends many is given up.
     fn stray(&mut self, now: Instant) {
         self.strays += 1;
+        self.uncounted_strays += 1;
         if self.strays > STRAYS_MAX && self.settings.framing != Framing::Serial {
             self.break_off(now, DeviceProblem::Garbage("many answers that nobody asked for"));
         }

@@ -58,7 +58,7 @@ impl LinePoller {
     }
 
     /// What the thread has done so far.
-    pub fn counts(&self) -> &PollCounts {
+    pub fn counts(&self) -> &Arc<PollCounts> {
         &self.counts
     }
 
@@ -253,6 +253,8 @@ impl LineLoop {
                 }
             }
         }
+        let strays = self.lines[number].line.take_strays();
+        self.counts.strays.fetch_add(strays.into(), Ordering::Relaxed);
         while let Some(event) = self.lines[number].line.event() {
             self.end(number, event);
         }

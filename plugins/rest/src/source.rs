@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wholegrain_devices::{AnswerSlot, DeviceGroup, DeviceGroups, PollStatus, PolledGroup, PooledDevice, WorkerPool};
+use wholegrain_devices::{AnswerSlot, DeviceGroup, DeviceGroups, PolledGroup, PooledDevice, WorkerPool};
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::{ConfigureContext, GroupPlan, Source, SourceType};
 
@@ -31,9 +31,8 @@ struct RestSource {
 }
 
 struct RunningPolls {
-    pool: WorkerPool,
+    _pool: WorkerPool,
     groups: DeviceGroups,
-    status: PollStatus,
     notes: Arc<RestNotes>,
 }
 
@@ -62,8 +61,9 @@ impl RunningPolls {
             });
         }
         let pool = WorkerPool::start("rest", devices, plan.workers)?;
-        let status = PollStatus::new("rest", pool.counts().clone());
-        Ok(Self { pool, groups: DeviceGroups::new(groups, plan.first_answers), status, notes })
+        let mut groups = DeviceGroups::new(groups, plan.first_answers);
+        groups.show_polls("rest", pool.counts().clone());
+        Ok(Self { _pool: pool, groups, notes })
     }
 }
 
@@ -79,10 +79,8 @@ impl Source for RestSource {
             }
         }
         let Some(running) = &mut self.running else { return Vec::new() };
-        let mut plans = running.groups.discover(report);
-        running.pool.counts().report(report);
+        let plans = running.groups.discover(report);
         running.notes.report(report);
-        plans.push(running.status.group(&running.groups));
         plans
     }
 }

@@ -39,7 +39,7 @@ struct ScrapeSource {
 }
 
 struct RunningScrapes {
-    pool: WorkerPool,
+    _pool: WorkerPool,
     groups: DeviceGroups,
     notes: Arc<ScrapeNotes>,
 }
@@ -61,7 +61,9 @@ impl RunningScrapes {
             groups.push(group);
         }
         let pool = WorkerPool::start("scrape", devices, plan.workers)?;
-        Ok(Self { pool, groups: DeviceGroups::new(groups, plan.first_answers), notes })
+        let mut groups = DeviceGroups::new(groups, plan.first_answers);
+        groups.show_polls("scrape", pool.counts().clone());
+        Ok(Self { _pool: pool, groups, notes })
     }
 }
 
@@ -78,7 +80,6 @@ impl Source for ScrapeSource {
         }
         let Some(running) = &mut self.running else { return Vec::new() };
         let plans = running.groups.discover(report);
-        running.pool.counts().report(report);
         running.notes.report(report);
         plans
     }

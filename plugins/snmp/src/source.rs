@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use wholegrain_devices::config::{self, check_timing};
 use wholegrain_devices::{
-    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollStatus, PollTiming,
-    PolledDevice, PolledGroup, Poller,
+    AnswerSlot, DeviceConfig, DeviceGroup, DeviceGroups, DeviceTransport, DevicesConfig, PollTiming, PolledDevice,
+    PolledGroup, Poller,
 };
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::{ConfigureContext, GroupPlan, Source, SourceType};
@@ -74,7 +74,7 @@ fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn So
             slot: Arc::new(AnswerSlot::default()),
         }));
     }
-    Ok(Box::new(SnmpSource { agents, in_flight: config.in_flight, groups: slots, poller: None, status: None }))
+    Ok(Box::new(SnmpSource { agents, in_flight: config.in_flight, groups: slots, poller: None }))
 }
 
 /// The timing of a group of a device.
@@ -99,7 +99,6 @@ struct SnmpSource {
     in_flight: usize,
     groups: DeviceGroups,
     poller: Option<Poller>,
-    status: Option<PollStatus>,
 }
 
 impl SnmpSource {
@@ -124,7 +123,7 @@ impl SnmpSource {
         }
         let poller = Poller::start("snmp", devices, self.in_flight)?;
         poller.counts().explain_silence(SILENCE);
-        self.status = Some(PollStatus::new("snmp", poller.counts().clone()));
+        self.groups.show_polls("snmp", poller.counts().clone());
         self.poller = Some(poller);
         self.agents = Vec::new();
         Ok(())
@@ -139,11 +138,6 @@ impl Source for SnmpSource {
             report(format!("snmp: cannot start to poll: {error}"));
             return Vec::new();
         }
-        let mut plans = self.groups.discover(report);
-        if let Some(poller) = &self.poller {
-            poller.counts().report(report);
-        }
-        plans.extend(self.status.as_ref().map(|status| status.group(&self.groups)));
-        plans
+        self.groups.discover(report)
     }
 }

@@ -156,7 +156,7 @@ fn a_late_answer_is_not_that_of_a_later_request() {
     assert_eq!(bench.events(), [LineEvent::Values { unit: 0, taken_at: bench.wall(), values: ints(&[10]) }]);
     // A second answer to the same request.
     bench.receive(&answer(&second[0], 2000));
-    assert_eq!((bench.events(), bench.line.strays), (vec![], 1));
+    assert_eq!((bench.events(), bench.line.strays, bench.line.take_strays()), (vec![], 1, 2));
 }
 
 #[test]

@@ -107,6 +107,11 @@ fn late_and_second_answers_are_no_values() {
         assert!(value > newest && value < 9999 && value % 3 != 2, "{value} after {newest}");
         newest = value;
     }
+    let [groups, _, polls, answers, timeouts, strays] = running.read("modbus").1[..] else { panic!("six counts") };
+    assert_eq!(groups, SampleValue::Int(1));
+    assert!(
+        [polls, answers, timeouts, strays].iter().all(|count| matches!(count, SampleValue::Int(count) if *count > 0))
+    );
 }
 
 #[test]

@@ -50,6 +50,9 @@ fn a_page_becomes_sensors_with_values_and_times() {
     let values = running.answer(&name, |values| values[&format!("{name}/b")] == Some(8.0));
     assert_eq!(values[&format!("{name}/a_bytes_total/1/2")], Some(6.0));
     assert!(server.head().contains("application/openmetrics-text"), "{}", server.head());
+    let polls = running.read("scrape").1;
+    assert_eq!((polls["scrape/groups"], polls["scrape/failing"]), (Some(1.0), Some(0.0)));
+    assert!(polls["scrape/answers"] >= Some(2.0), "{polls:?}");
 }
 
 #[test]
