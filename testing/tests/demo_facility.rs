@@ -114,11 +114,12 @@ impl Facility {
         text.lines().skip(1).map(reading).collect()
     }
 
-    /// Waits for values of a sensor from a time on, without a gap among them.
+    /// Waits for values of a sensor from a time on, without a gap among them. At the newest times some devices have not answered yet.
     #[track_caller]
     fn values(&self, sensor: &str, from_ns: i64) -> Vec<(i64, f64)> {
         wait_for(&format!("values of {sensor}"), || {
-            let readings = self.readings(sensor, from_ns);
+            let mut readings = self.readings(sensor, from_ns);
+            while readings.pop_if(|(_, value)| value.is_none()).is_some() {}
             let values: Option<Vec<(i64, f64)>> =
                 readings.iter().map(|(time, value)| Some((*time, (*value)?))).collect();
             let values = values.unwrap_or_else(|| panic!("{sensor} has a gap: {readings:?}\n{}", self.logs()));

@@ -1,15 +1,13 @@
 //! The CPU time of one poll: 100 devices with 20 values each, which a process of its own answers.
 //!
-//! `cargo run -p wholegrain-plugin-rest --example cost`
+//! `cargo run --release -p wholegrain-plugin-rest --example cost`
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use wholegrain_model::config::Document;
 use wholegrain_plugin_rest::SOURCE;
-use wholegrain_sources::{ConfigureContext, Row};
+use wholegrain_source_testkit::{PeerProcess, PollCost, SampledSource, configure_plugin};
 
 const DEVICES: usize = 100;
 const VALUES: usize = 20;
@@ -17,44 +15,21 @@ const VALUES: usize = 20;
 const COUNTED: Duration = Duration::from_secs(20);
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some("serve") {
+    if PeerProcess::is_this() {
         return serve();
     }
-    let myself = std::env::current_exe().expect("the path of this program");
-    let mut server = Command::new(myself).arg("serve").stdout(Stdio::piped()).spawn().expect("a server");
-    let mut port = String::new();
-    let mut byte = [0];
-    let mut out = server.stdout.take().expect("the output of the server");
-    while out.read_exact(&mut byte).is_ok() && byte[0] != b'\n' {
-        port.push(char::from(byte[0]));
-    }
+    let server = PeerProcess::start();
     let values: Vec<String> =
         (0..VALUES).map(|number| format!("{{ name = \"v{number}\", path = \"$.sensors.v{number}.value\" }}")).collect();
     let text = format!(
         "[plugins.rest]\ninterval = \"1s\"\n[[plugins.rest.device]]\nhosts = [\"d[1-{DEVICES}]\"]\n[[plugins.rest.device.url]]\nname = \"u\"\n\
-         url = \"http://127.0.0.1:{port}/\"\nvalue = [{}]\n",
+         url = \"http://127.0.0.1:{}/\"\nvalue = [{}]\n",
+        server.line,
         values.join(", ")
     );
-    let section = Document::new("cost.toml", &text).root().child("plugins").child("rest");
-    let mut source = (SOURCE.configure)(&section, &ConfigureContext::default()).expect("good settings");
-    let mut groups = source.discover(&mut |note| eprintln!("{note}"));
-    let (begin, cpu, mut samples) = (Instant::now(), cpu_time(), 0u32);
-    while begin.elapsed() < COUNTED {
-        std::thread::sleep(Duration::from_millis(100));
-        for group in &mut groups {
-            let count = group.sensors.len();
-            let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
-            let reading = group.reader.read(&mut Row::new(&mut values, &mut gaps));
-            samples += u32::from(reading.taken_at.is_some());
-        }
-    }
-    let spent = cpu_time() - cpu;
-    println!(
-        "{DEVICES} devices of {VALUES} values: {samples} polls in {COUNTED:?}, {:?} of CPU for each",
-        spent / samples.max(1)
-    );
-    let _ = server.kill();
-    let _ = server.wait();
+    let source = configure_plugin(&SOURCE, "".as_ref(), &text).expect("good settings");
+    let cost = PollCost::measure(&mut SampledSource::of(source), "rest", COUNTED, Duration::from_millis(100));
+    println!("{DEVICES} devices of {VALUES} values each second: {cost}");
 }
 
 /// Answers each request on each connection.
@@ -82,16 +57,4 @@ fn serve() {
             }
         });
     }
-}
-
-/// The CPU time of this process, of all its threads.
-fn cpu_time() -> Duration {
-    // SAFETY: `usage` has room for what getrusage writes, and all its bits may be zero.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
-        usage
-    };
-    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
-    time(usage.ru_utime) + time(usage.ru_stime)
 }

@@ -2,27 +2,24 @@
 //!
 //! `cargo run --release -p wholegrain-plugin-snmp --example agents [seconds]`. Another process plays the agents, on addresses of 127.0.0.0/8.
 
-use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use wholegrain_model::config::Document;
 use wholegrain_plugin_snmp::SOURCE;
 use wholegrain_plugin_snmp::ber::{self, BerReader, Oid};
 use wholegrain_plugin_snmp::message::RESPONSE;
-use wholegrain_sources::{ConfigureContext, GroupPlan, Row};
+use wholegrain_source_testkit::{PeerProcess, PollCost, SampledSource, configure_plugin, cpu_time};
 
 const AGENTS: usize = 1000;
 const INTERVAL_S: u64 = 10;
 const OBJECTS: usize = 20;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    match arguments.next().as_deref() {
-        Some("peers") => peers(),
-        seconds => measure(seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(60)),
+    if PeerProcess::is_this() {
+        return peers();
     }
+    let seconds = std::env::args().nth(1).and_then(|seconds| seconds.parse().ok()).unwrap_or(60);
+    measure(Duration::from_secs(seconds));
 }
 
 /// Plays all agents: one socket each, on the same port.
@@ -88,13 +85,9 @@ fn answer(request: &[u8], since: Duration) -> Vec<u8> {
     out
 }
 
-fn measure(seconds: u64) {
-    let program = std::env::current_exe().expect("this program");
-    let mut child = Command::new(program).arg("peers").stdout(Stdio::piped()).spawn().expect("the peers start");
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("the port");
-    let port: u16 = line.trim().parse().expect("the port");
-
+fn measure(length: Duration) {
+    let peers = PeerProcess::start();
+    let port: u16 = peers.line.parse().expect("the port");
     let objects: String =
         (1..=OBJECTS).map(|at| format!("{{ oid = \"1.3.6.1.4.1.99999.{at}.0\", name = \"o{at}\" }},")).collect();
     let text = format!(
@@ -102,64 +95,21 @@ fn measure(seconds: u64) {
          [[plugins.snmp.device]]\nhosts = [\"127.0.[1-4].[1-250]\"]\n\
          [[plugins.snmp.device.group]]\nname = \"all\"\nobject = [{objects}]\n"
     );
-    let section = Document::new("example.toml", &text).root().child("plugins").child("snmp");
-    let mut source = (SOURCE.configure)(&section, &ConfigureContext::default()).expect("a source");
-    let mut groups = source.discover(&mut |note| println!("{note}"));
-    assert_eq!(groups.len(), AGENTS + 1, "a group for each agent, and the status");
-
-    let (start, cpu) = (Instant::now(), cpu_seconds());
-    let before = status(&mut groups)[3];
-    let mut samples = 0;
-    while start.elapsed() < Duration::from_secs(seconds) {
-        std::thread::sleep(Duration::from_secs(INTERVAL_S));
-        samples += groups.iter_mut().map(read).filter(|(is_new, _)| *is_new).count();
-    }
-    let (wall, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    let last = status(&mut groups);
-    let polls = last[3] - before;
-    println!(
-        "{AGENTS} agents every {INTERVAL_S} s, {OBJECTS} objects each: {polls} polls in {wall:.0} s, {samples} samples read"
-    );
-    println!("failing: {}, requests without answer: {}", last[1], last[4]);
-    println!(
-        "the source with its readers: {:.2} % of a core, {:.1} us a poll",
-        100.0 * cpu / wall,
-        1e6 * cpu / polls as f64
-    );
-    let bare = bare(port, polls.max(1) as usize);
+    let mut source = SampledSource::of(configure_plugin(&SOURCE, "".as_ref(), &text).expect("good settings"));
+    assert_eq!(source.groups.len(), AGENTS + 1, "a group for each agent, and the status: {:?}", source.notes);
+    let cost = PollCost::measure(&mut source, "snmp", length, Duration::from_secs(INTERVAL_S));
+    println!("{AGENTS} agents every {INTERVAL_S} s, {OBJECTS} objects each: {cost}");
+    let polls = cost.polls.max(1) as usize;
+    let bare = bare(port, polls).as_secs_f64();
     println!(
         "the system calls alone:      {:.2} % of a core, {:.1} us a poll",
-        100.0 * bare / wall,
+        100.0 * bare / cost.wall.as_secs_f64(),
         1e6 * bare / polls as f64
     );
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// Reads a group as the agent does: whether there was a new sample, and the values.
-fn read(group: &mut GroupPlan) -> (bool, Vec<i64>) {
-    let (mut values, mut gaps) = (vec![0; group.sensors.len()], vec![0; group.sensors.len().div_ceil(64)]);
-    let mut row = Row::new(&mut values, &mut gaps);
-    let reading = group.reader.read(&mut row);
-    (reading.taken_at.is_some(), (0..row.len()).map(|at| row.int(at).unwrap_or(0)).collect())
-}
-
-fn status(groups: &mut [GroupPlan]) -> Vec<i64> {
-    groups.iter_mut().find(|group| group.name == "snmp").map(|group| read(group).1).expect("the status")
-}
-
-/// The CPU time of this process in seconds.
-fn cpu_seconds() -> f64 {
-    // SAFETY: zeros are a valid value of this struct of numbers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` lives during the call.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// The CPU time of `polls` exchanges with the calls of a poll: socket, bind, connect, epoll, send, receive, close.
-fn bare(port: u16, polls: usize) -> f64 {
+fn bare(port: u16, polls: usize) -> Duration {
     let mut request = Vec::new();
     let names: Vec<Oid> = (0..=OBJECTS as u32).map(|at| Oid::new([1, 3, 6, 1, 4, 1, 99999, at, 0])).collect();
     let pdu = wholegrain_plugin_snmp::message::PduRequest { kind: 0xa0, id: 1, repetitions: 0, names: &names };
@@ -167,7 +117,7 @@ fn bare(port: u16, polls: usize) -> f64 {
     // SAFETY: the calls have valid descriptors, and buffers that live during them.
     unsafe {
         let epoll = libc::epoll_create1(0);
-        let start = cpu_seconds();
+        let start = cpu_time();
         let mut buffer = [0; 4096];
         for poll in 0..polls {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
@@ -180,6 +130,6 @@ fn bare(port: u16, polls: usize) -> f64 {
             let _ = socket.recv(&mut buffer);
         }
         libc::close(epoll);
-        cpu_seconds() - start
+        cpu_time() - start
     }
 }

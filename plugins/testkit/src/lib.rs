@@ -1,8 +1,10 @@
 //! What tests of sources of devices share: a configured source with its groups, read as the agent reads it.
 //!
 //! - In: a configured source.
-//! - Out: its notes, groups and values; waits for what is expected, with the deadline of `wholegrain-testkit`.
+//! - Out: its notes, groups and values; waits for what is expected, with the deadline of `wholegrain-testkit`; the CPU time of its polls.
 //! - Never: in product code.
+
+mod cost;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +13,8 @@ use wholegrain_model::ValueType;
 use wholegrain_model::config::{ConfigError, Document};
 use wholegrain_sources::{ConfigureContext, GroupPlan, ReadProblem, Reading, Row, Source, SourceType};
 use wholegrain_testkit::{wait_for, wait_until};
+
+pub use cost::{PeerProcess, PollCost, cpu_time};
 
 /// The values of a group by the sensors' names, `None` for a gap.
 pub type SensorValues = BTreeMap<String, Option<f64>>;
