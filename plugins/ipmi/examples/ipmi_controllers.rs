@@ -1,6 +1,6 @@
 //! The cost of polling 1,000 controllers every 10 s: 20 sensors, power and the event log of each.
 //!
-//! `cargo run --release -p wholegrain-plugin-ipmi --example controllers [seconds]`. Another process plays the controllers, with the tests' own side of RMCP+.
+//! `cargo run --release -p wholegrain-plugin-ipmi --example ipmi_controllers [seconds]`. Another process plays the controllers, with the tests' own side of RMCP+.
 
 #[path = "../tests/ipmi/stand_in.rs"]
 #[expect(dead_code, reason = "the tests use more of it")]

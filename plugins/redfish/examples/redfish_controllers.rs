@@ -1,6 +1,6 @@
 //! The cost of polling 1,000 controllers every 10 s: 20 temperatures in one resource of each, over a connection for each request.
 //!
-//! `cargo run --release -p wholegrain-plugin-redfish --example controllers [seconds]`. Another process plays the controllers, without TLS.
+//! `cargo run --release -p wholegrain-plugin-redfish --example redfish_controllers [seconds]`. Another process plays the controllers, without TLS.
 
 #[path = "../tests/redfish/service.rs"]
 #[expect(dead_code, reason = "the tests use more of it")]
