@@ -123,6 +123,8 @@ fn a_plug_in_in_c_is_sampled_isolated_and_within_the_agent() {
         wait_until("the groups", || case.plugin()["sensors"] == 3);
         let sensors = case.get("/v1/sensors?pattern=plant/flow");
         assert_eq!(sensors["sensors"][0]["unit"], "l/s");
+        assert_eq!(case.ask("POST", "/v1/plugins/plant/unload").0, 200);
+        wait_until("it is stopped", || case.plugin()["state"] == "stopped");
         case.finish();
     }
 }

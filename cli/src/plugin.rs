@@ -80,7 +80,7 @@ const C: PluginTemplate = PluginTemplate {
     library: "@NAME@.so",
     build: "make",
     test: "make test",
-    installed: "`@NAME@.so`",
+    installed: "`install -m 0644 @NAME@.so /usr/lib/wholegrain/plugins/`",
 };
 
 const RUST: PluginTemplate = PluginTemplate {
@@ -92,7 +92,7 @@ const RUST: PluginTemplate = PluginTemplate {
     library: "target/debug/lib@NAME@.so",
     build: "cargo build",
     test: "cargo test",
-    installed: "`target/release/lib@NAME@.so` (of `cargo build --release`) as `@NAME@.so`",
+    installed: "`cargo build --release`, then `install -m 0644 target/release/lib@NAME@.so /usr/lib/wholegrain/plugins/@NAME@.so`",
 };
 
 const PYTHON: PluginTemplate = PluginTemplate {
@@ -104,7 +104,7 @@ const PYTHON: PluginTemplate = PluginTemplate {
     library: "@NAME@.py",
     build: "python3 -m py_compile @NAME@.py",
     test: "python3 -m unittest",
-    installed: "`@NAME@.py` and `wholegrain_plugin.py`",
+    installed: "`install -m 0644 @NAME@.py wholegrain_plugin.py /usr/lib/wholegrain/plugins/`",
 };
 
 pub fn run(args: &PluginArgs) -> Result<(), Failure> {

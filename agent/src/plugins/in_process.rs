@@ -7,6 +7,7 @@ use wholegrain_sources::{GroupPlan, ReadProblem, Reader, Reading, Row, Source};
 
 use super::config::PluginConfig;
 use super::library;
+use super::progress::SharedProgress;
 use super::services::{PluginError, PluginServices};
 use super::texts::LastingTexts;
 use super::trusted::TrustedFile;
@@ -31,6 +32,7 @@ pub(super) struct InProcessSource {
     unseen: Vec<&'static str>,
     /// Groups of the last discovery.
     known: Vec<&'static str>,
+    progress: SharedProgress,
 }
 
 impl InProcessSource {
@@ -40,7 +42,14 @@ impl InProcessSource {
         let mut progress = lock(&services.progress);
         (progress.state, progress.version) = ("running", source.version().to_owned());
         drop(progress);
-        Ok(Self { source, texts: Arc::default(), unseen: Vec::new(), known: Vec::new() })
+        let progress = services.progress.clone();
+        Ok(Self { source, texts: Arc::default(), unseen: Vec::new(), known: Vec::new(), progress })
+    }
+}
+
+impl Drop for InProcessSource {
+    fn drop(&mut self) {
+        lock(&self.progress).state = "stopped";
     }
 }
 

@@ -60,7 +60,12 @@ fn check_level(folder: &File, path: &Path, plugin: &Path, levels: usize, left: &
                 Err(error) => return failed(&at, error),
             }
         } else if kind.is_file() && is_module {
-            open_file(folder, &name, &at)?;
+            open_file(folder, &name, &at).map_err(|error| {
+                let plugin = plugin.display();
+                PluginError(format!(
+                    "{error}. It lies beside {plugin}, which could import it: change its owner or move it"
+                ))
+            })?;
         } else if kind.is_symlink() && (is_module || is_package(&text)) {
             check_link(&at, plugin)?;
         } else if is_module && (kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device()) {

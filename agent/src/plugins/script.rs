@@ -139,7 +139,10 @@ impl ScriptProgram {
     }
 
     fn status(&mut self) -> String {
-        self.child.wait().map(|status| format!(" ({status})")).unwrap_or_default()
+        let Ok(status) = self.child.wait() else { return String::new() };
+        // Nothing went wrong: the program has only defined its class.
+        let advice = if status.success() { "; does it end with wholegrain_plugin.run(Source, VERSION)?" } else { "" };
+        format!(" ({status}){advice}")
     }
 
     /// Ends this process with the program: the agent starts both again.

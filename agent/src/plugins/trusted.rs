@@ -248,6 +248,9 @@ mod tests {
         fs::remove_file(at("linked")).unwrap();
         symlink("/tmp/not-there-yet.py", at("later.py")).unwrap();
         check(&at("a.py"), "later.py beside it is a link to nothing");
+        fs::remove_file(at("later.py")).unwrap();
+        set(&at("helper.py"), 0o664);
+        check(&at("a.py"), "a.py, which could import it: change its owner or move it");
     }
 
     #[track_caller]
