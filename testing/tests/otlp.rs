@@ -53,5 +53,7 @@ fn the_sdk_of_opentelemetry_exports_what_it_counts() {
     expected.retain(|path, _| path.starts_with("inlet") || path.starts_with("tank"));
     assert_eq!(stored(&site, "/n7/plant/delta"), expected);
     assert!(site.metric("wholegrain_server_otlp_points_refused_total").is_some_and(|count| count >= 3.0));
+    let lines = server.log().lines().filter(|line| line.contains("data points of OpenTelemetry are refused: ")).count();
+    assert_eq!(lines, 1, "few senders show what is refused: {}", server.log());
     assert!(server.stop().success());
 }

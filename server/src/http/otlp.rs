@@ -136,6 +136,11 @@ async fn export(api: &Arc<Api>, encoding: Option<OtlpEncoding>, request: Request
     store(api, &received.sender.name, &outcome.readings).await?;
     api.metrics.otlp_points.add(outcome.points.saturating_sub(outcome.refusals.points));
     api.metrics.otlp_points_refused.add(outcome.refusals.points);
+    if let Some(why) = outcome.refusals.reasons.first() {
+        let (refused, points) = (outcome.refusals.points, outcome.points);
+        let what = format_args!("{refused} of {points} data points of OpenTelemetry");
+        api.interop.refusals.warn(&received.sender.name, what, why);
+    }
     Ok(outcome)
 }
 

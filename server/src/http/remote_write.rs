@@ -82,6 +82,10 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<RemoteWriteResult, A
     api.metrics.remote_write_stale.add(outcome.stale);
     api.metrics.remote_write_series_refused.add(outcome.refused.count as u64);
     api.metrics.remote_write_histograms.add(outcome.histograms as u64);
+    if let Some((_, why)) = outcome.refused.named.first() {
+        let what = format_args!("{} series of remote write", outcome.refused.count);
+        api.interop.refusals.warn(&received.sender.name, what, why);
+    }
     Ok(outcome)
 }
 

@@ -32,6 +32,7 @@ use wholegrain_transport::mqtt::{self, ReasonCode};
 
 use crate::admission::IdentityQuotas;
 use crate::admission::hourly_quotas::HourlyQuotas;
+use crate::log_limit::SenderLog;
 use crate::metrics::Metrics;
 pub use config::InteropConfig;
 use dcdb::SensorAnnouncement;
@@ -54,6 +55,8 @@ pub(crate) struct Interop {
     pub metadata: MetadataCache,
     /// What devices of one identity take of the memory.
     pub device_memory: Arc<IdentityQuotas>,
+    /// Warnings about series and data points that are refused, which not every sender shows.
+    pub refusals: SenderLog,
 }
 
 /// A sensor before its registration.
@@ -90,7 +93,16 @@ impl Interop {
         let new_sensors = HourlyQuotas::new(config.sensors_per_hour_max);
         let metadata = MetadataCache::default();
         let device_memory = IdentityQuotas::new(DEVICE_BYTES_MAX);
-        Ok(Self { config: config.clone(), store, metrics, names, new_sensors, metadata, device_memory })
+        Ok(Self {
+            config: config.clone(),
+            store,
+            metrics,
+            names,
+            new_sensors,
+            metadata,
+            device_memory,
+            refusals: SenderLog::default(),
+        })
     }
 
     /// Increases when a topic may map to another sensor.
