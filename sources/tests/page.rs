@@ -29,7 +29,7 @@ Every group of every source on the node: what it reads, what it gives, how often
   `own thread`: a read may take long, so the source's own thread reads it.
 - **us**: time of a read in microseconds with the number of values that it had: `cargo run --release -p wholegrain-sources --example read_cost -- --write`.
   `(tree)`: this machine has no such files; the time is that of files of the recorded tree, which costs the kernel less.
-  The machine was busy with other work, which doubles some times.
+  Hosts differ: one was twice as fast in some rows.
 
 ";
 
