@@ -26,6 +26,8 @@ use crate::sync::lock;
 const NOTES_MAX: usize = 100;
 /// The most characters of a note: longer ones are cut.
 const NOTE_CHARACTERS_MAX: usize = 2000;
+/// The sources that read what a site has written.
+const PROGRAM_SOURCES: [&str; 2] = ["exec", "textfile"];
 /// The note of a discovery without file descriptors.
 const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to discover groups: the present groups stay, and discovery is tried \
      again (raise LimitNOFILE= of the agent's unit)";
@@ -213,7 +215,12 @@ impl RunningSource {
     fn note(&mut self, text: String) {
         let text: String = text.chars().filter(|c| !c.is_control()).take(NOTE_CHARACTERS_MAX).collect();
         if !self.notes.contains(&text) && self.notes.len() < NOTES_MAX {
-            tracing::info!("source {}: {text}", self.name);
+            // What a site has configured should work; a source that is on by default only names what the machine lacks.
+            if matches!(self.origin, Origin::Plugin(..)) || PROGRAM_SOURCES.contains(&self.name.as_str()) {
+                tracing::warn!("source {}: {text}", self.name);
+            } else {
+                tracing::info!("source {}: {text}", self.name);
+            }
             self.notes.push(text);
         }
     }
@@ -244,7 +251,10 @@ impl RunningSource {
             let at = self.failing.iter().position(|name| name == group.name());
             match (group.stats.problem.get(), at) {
                 (Some(problem), None) => {
-                    tracing::warn!("group {}: {problem}; its values are gaps until it can be read again", group.name());
+                    tracing::warn!(
+                        "group {}: {problem}; its missing values are gaps until it can be read again",
+                        group.name()
+                    );
                     self.failing.push(group.name().to_owned());
                 }
                 (None, Some(at)) => {
