@@ -20,13 +20,16 @@ const HEAD: &str =
     "name = \"n1\"\n[roots]\ncgroup = \"cgroup\"\n[api]\nsocket = \"agent.sock\"\n[sources.tester]\nsensors = 3\n";
 const JOBS: &str = "[jobs]\nhooks = \"\"\ngpustat = \"\"\nhierarchies = []\n";
 
-/// A job of Slurm in version 1 hierarchies.
+/// A job of Slurm in version 1 hierarchies. As in the kernel's, a directory has its files from the beginning.
 fn begin(dir: &Path, id: &str) {
     for (controller, file, content) in [("cpuacct", "cpuacct.usage", "12345\n"), ("pids", "pids.current", "3\n")] {
-        let job = dir.join(format!("cgroup/{controller}/slurm/uid_0/job_{id}"));
-        fs::create_dir_all(&job).unwrap();
-        fs::write(job.join("cgroup.procs"), "1\n").unwrap();
-        fs::write(job.join(file), content).unwrap();
+        let user = dir.join(format!("cgroup/{controller}/slurm/uid_0"));
+        let new = dir.join("new");
+        fs::create_dir_all(&user).unwrap();
+        fs::create_dir(&new).unwrap();
+        fs::write(new.join("cgroup.procs"), "1\n").unwrap();
+        fs::write(new.join(file), content).unwrap();
+        fs::rename(&new, user.join(format!("job_{id}"))).unwrap();
     }
 }
 
