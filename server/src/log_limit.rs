@@ -116,7 +116,7 @@ pub fn quoted(text: &str) -> String {
     cut(text, QUOTED_CHARS_MAX)
 }
 
-/// Such a text of at most `chars_max` characters.
+/// The same of at most `chars_max` characters.
 fn cut(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).flat_map(char::escape_debug).collect();
     if text.chars().nth(chars_max).is_some() {

@@ -41,7 +41,7 @@ fn main() {
     println!("{CONTROLLERS} controllers every {} s, {TEMPERATURES} temperatures of each: {cost}", INTERVAL.as_secs());
 }
 
-/// Plays all controllers.
+/// Plays all controllers, each on a port of its own.
 fn peers() {
     let temperatures: Vec<_> = (0..TEMPERATURES)
         .map(|number| json!({ "MemberId": number.to_string(), "Name": format!("T{number}"), "ReadingCelsius": number }))
