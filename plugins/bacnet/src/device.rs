@@ -6,8 +6,8 @@ use wholegrain_devices::{AnswerSlot, DeviceProblem, DeviceProtocol, PollTurn};
 use wholegrain_model::SensorDef;
 
 use crate::message::{
-    ANY_DEVICE, ChangeNotice, DeviceIdentity, DeviceMessage, PropertyRef, acknowledge, parse, property, read_property,
-    subscribe, who_is,
+    ANY_DEVICE, ChangeNotice, DeviceIdentity, DeviceMessage, PropertyRef, UNKNOWN_OBJECT, acknowledge, parse, property,
+    read_property, subscribe, who_is,
 };
 use crate::objects::{SampledObject, is_same_name, object_name, sampled};
 use crate::reads::{Denial, PropertyReads, RequestLimits};
@@ -27,6 +27,7 @@ const ELEMENT_BYTES: usize = 24;
 /// The most notes of one device.
 const NOTES_MAX: usize = 20;
 const DEVICE_KIND: u16 = 8;
+const WRONG_INSTANCE: DeviceProblem = DeviceProblem::Refused("another instance than the configuration; see `instance`");
 
 /// What is wrong with objects of a device at present, for the administrator.
 pub type ObjectNotes = Arc<Mutex<Vec<String>>>;
@@ -138,7 +139,7 @@ impl BacnetDevice {
 
     fn identified(&mut self, identity: DeviceIdentity, turn: &mut PollTurn<'_>) {
         if self.settings.instance.is_some_and(|instance| instance != identity.instance) {
-            return turn.fail(DeviceProblem::Refused("the instance of another device"));
+            return turn.fail(WRONG_INSTANCE);
         }
         self.identity = Some(identity);
         self.limits = RequestLimits::new(identity.apdu_bytes_max);
@@ -380,6 +381,10 @@ impl BacnetDevice {
     /// Handles what an answer to the request of this stage says instead of values.
     fn denied(&mut self, denial: Denial, turn: &mut PollTurn<'_>) {
         match self.stage {
+            // Who-Is with the instance of the configuration has no answer from another device, but reading it has.
+            Stage::Identify if self.settings.instance.is_some() && denial == Denial::Error(UNKNOWN_OBJECT) => {
+                turn.fail(WRONG_INSTANCE);
+            }
             // It cannot be read: it is asked who it is.
             Stage::Identify => self.identify(turn),
             Stage::Subscribe(at) => {

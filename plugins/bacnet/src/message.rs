@@ -52,6 +52,9 @@ pub struct PropertyError {
     pub code: u32,
 }
 
+/// The error of a device that lacks the object.
+pub const UNKNOWN_OBJECT: PropertyError = PropertyError { class: 1, code: 31 };
+
 impl std::fmt::Display for PropertyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.code {

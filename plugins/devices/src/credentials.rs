@@ -56,10 +56,22 @@ pub struct Credentials {
 pub enum CredentialsError {
     #[error("credentials {0:?}: a name has letters, digits, `-`, `_` and `.`, and does not begin with `.`")]
     Name(String),
-    #[error("cannot open {}: {error}{}", .path.display(), if .error.raw_os_error() == Some(libc::ELOOP) { " (it must not be a link)" } else { "" })]
+    #[error("cannot open {}: {error}{}", .path.display(), advice(.error))]
     Open { path: PathBuf, error: io::Error },
     #[error("{} {reason}", .path.display())]
     Refused { path: PathBuf, reason: String },
+}
+
+/// What to do about a file that cannot be opened.
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => " (it must not be a link)",
+        Some(libc::ENOENT) => {
+            "; create it with mode 0600, owned by the agent's user (or by root, if the agent is root)"
+        }
+        Some(libc::EACCES) => "; chown it and its folder to the agent's user; chmod 0600, its folder 0700",
+        _ => "",
+    }
 }
 
 impl Credentials {
@@ -231,7 +243,7 @@ mod tests {
             ("link", "it must not be a link"),
             ("folder", "not a regular file"),
             ("fifo", "not a regular file"),
-            ("absent", "No such file"),
+            ("absent", "absent: No such file or directory (os error 2); create it with mode 0600, owned by"),
             ("../real", "a name has letters"),
             (".hidden", "a name has letters"),
             ("", "a name has letters"),

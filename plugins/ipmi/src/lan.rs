@@ -135,6 +135,7 @@ impl LanBmc {
         let problem = match refusal {
             // The poller has its own, longer pause for this.
             SessionRefusal::Credentials => return turn.fail(DeviceProblem::Credentials),
+            SessionRefusal::Late => "it answers too late to open a session; see `timeout`",
             SessionRefusal::NoneFree => "all its sessions are in use",
             SessionRefusal::Level => "the user may not have this privilege level; see `privilege`",
             SessionRefusal::Suite => "it has none of the cipher suites; see `cipher_suites`",
@@ -206,7 +207,7 @@ impl DeviceProtocol for LanBmc {
 
     fn again(&mut self, turn: &mut PollTurn<'_>) {
         // The messages of an exchange that opens a session are sent as they were.
-        let Some(awaited) = &mut self.awaited else { return };
+        let Some(awaited) = &mut self.awaited else { return self.session.repeat() };
         awaited.repeats += 1;
         if awaited.repeats >= self.sessions.retries {
             // The last try is another one: a session that the controller has forgotten, or a sensor for which it never answers.

@@ -29,6 +29,8 @@ const NAME_ONLY: u8 = 0x10;
 const WINDOW: u32 = 32;
 /// The status of RAKP 3 with which we end an exchange: invalid integrity check value.
 const INVALID_CHECK: u8 = 0x0f;
+/// So many codes in a row that do not match the credentials mean that these are wrong. Fewer can be damaged messages.
+const BAD_CODES_MAX: u32 = 3;
 
 /// Who we are for a controller.
 pub struct LanIdentity {
@@ -55,6 +57,8 @@ pub enum SessionRefusal {
     Credentials,
     /// All its sessions are in use.
     NoneFree,
+    /// It answered a repeated message with another random number, so that the proofs do not match.
+    Late,
     Level,
     Suite,
     Other(u8),
@@ -87,6 +91,8 @@ struct Handshake {
     /// The identity of the controller.
     guid: [u8; 16],
     awaited: u8,
+    /// RAKP 1 was sent more than once.
+    is_repeated: bool,
 }
 
 /// A session that is open.
@@ -110,6 +116,8 @@ pub struct LanSession {
     lost: Option<OpenSession>,
     /// The first suite of the identity that the controller has, once it is known.
     suite: usize,
+    /// Codes in a row that do not match the credentials.
+    bad_codes: u32,
 }
 
 impl LanSession {
@@ -133,6 +141,7 @@ impl LanSession {
             managed_random: zero,
             guid: zero,
             awaited: PAYLOAD_OPENED,
+            is_repeated: false,
         };
         self.open = None;
         let suite = identity.suites[handshake.suite.min(identity.suites.len() - 1)];
@@ -143,6 +152,13 @@ impl LanSession {
         }
         put_plain(out, PAYLOAD_OPEN, &payload);
         self.handshake = Some(handshake);
+    }
+
+    /// The last message of the exchange is sent again as it was.
+    pub fn repeat(&mut self) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.is_repeated |= handshake.awaited == PAYLOAD_RAKP2;
+        }
     }
 
     /// Forgets the session, which the controller may still have.
@@ -204,9 +220,10 @@ impl LanSession {
                     Ok(SessionEvent::Continue)
                 }
                 other => {
+                    let is_late = handshake.is_late() && other == SessionRefusal::Credentials;
                     // A controller with other firmware may have the best suite by then.
                     (self.handshake, self.suite) = (None, 0);
-                    Ok(SessionEvent::Refused(other))
+                    Ok(SessionEvent::Refused(if is_late { SessionRefusal::Late } else { other }))
                 }
             };
         }
@@ -215,25 +232,55 @@ impl LanSession {
         }
         match handshake.awaited {
             PAYLOAD_OPENED => handshake.take_opened(identity, payload, out),
-            PAYLOAD_RAKP2 => match handshake.take_rakp2(identity, payload, out) {
-                Ok(SessionEvent::Refused(refusal)) => {
-                    self.handshake = None;
-                    Ok(SessionEvent::Refused(refusal))
+            PAYLOAD_RAKP2 => {
+                if handshake.take_rakp2(identity, payload, out)? {
+                    return Ok(SessionEvent::Continue);
                 }
-                other => other,
-            },
-            _ => {
-                let open = handshake.take_rakp4(identity, payload)?;
-                self.handshake = None;
-                let Some(open) = open else { return Ok(SessionEvent::Refused(SessionRefusal::Credentials)) };
-                (self.open, self.lost) = (Some(open), None);
-                Ok(SessionEvent::Open)
+                let rakp3 = handshake.refusing_rakp3();
+                let refused = self.bad_code()?;
+                // The controller frees what it has reserved for the session.
+                put_plain(out, PAYLOAD_RAKP3, &rakp3);
+                Ok(refused)
             }
+            _ => match handshake.take_rakp4(identity, payload)? {
+                Some(open) => {
+                    (self.open, self.lost) = (Some(open), None);
+                    (self.handshake, self.bad_codes) = (None, 0);
+                    Ok(SessionEvent::Open)
+                }
+                None if handshake.is_late() => {
+                    self.handshake = None;
+                    Ok(SessionEvent::Refused(SessionRefusal::Late))
+                }
+                None => self.bad_code(),
+            },
         }
+    }
+
+    /// A code does not match the credentials. The controller refuses nothing, and nothing of the password is sent: the first ones count as damaged.
+    fn bad_code(&mut self) -> Result<SessionEvent, StrayDatagram> {
+        self.bad_codes += 1;
+        if self.bad_codes < BAD_CODES_MAX {
+            return Err(StrayDatagram);
+        }
+        (self.handshake, self.bad_codes) = (None, 0);
+        Ok(SessionEvent::Refused(SessionRefusal::Credentials))
     }
 }
 
 impl Handshake {
+    /// Whether RAKP 4 can be of another random number than that of the RAKP 2 that was taken.
+    fn is_late(&self) -> bool {
+        self.is_repeated && self.awaited == PAYLOAD_RAKP4
+    }
+
+    /// A RAKP 3 that ends the exchange.
+    fn refusing_rakp3(&self) -> Vec<u8> {
+        let mut rakp3 = vec![self.tag, INVALID_CHECK, 0, 0];
+        rakp3.extend_from_slice(&self.managed.to_le_bytes());
+        rakp3
+    }
+
     fn suite(&self, identity: &LanIdentity) -> CipherSuite {
         identity.suites[self.suite.min(identity.suites.len() - 1)]
     }
@@ -267,13 +314,8 @@ impl Handshake {
         Ok(SessionEvent::Continue)
     }
 
-    /// The controller's random number and its proof that it knows the password.
-    fn take_rakp2(
-        &mut self,
-        identity: &LanIdentity,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<SessionEvent, StrayDatagram> {
+    /// The controller's random number and its proof that it knows the password. `false`: the proof does not match.
+    fn take_rakp2(&mut self, identity: &LanIdentity, payload: &[u8], out: &mut Vec<u8>) -> Result<bool, StrayDatagram> {
         let suite = self.suite(identity);
         if payload.len() != 40 + suite.code_bytes() {
             return Err(StrayDatagram);
@@ -283,18 +325,15 @@ impl Handshake {
         let (console, managed) = (self.console.to_le_bytes(), self.managed.to_le_bytes());
         let (key, user) = (identity.password.expose().as_bytes(), Self::user(identity));
         let parts: [&[u8]; 6] = [&console, &managed, &self.console_random, &self.managed_random, &self.guid, &user];
-        let is_right = suite.verify(key, &parts, &payload[40..]);
-        let mut rakp3 = vec![self.tag, if is_right { 0 } else { INVALID_CHECK }, 0, 0];
-        rakp3.extend_from_slice(&managed);
-        if !is_right {
-            // The controller frees what it has reserved for the session.
-            put_plain(out, PAYLOAD_RAKP3, &rakp3);
-            return Ok(SessionEvent::Refused(SessionRefusal::Credentials));
+        if !suite.verify(key, &parts, &payload[40..]) {
+            return Ok(false);
         }
+        let mut rakp3 = vec![self.tag, 0, 0, 0];
+        rakp3.extend_from_slice(&managed);
         rakp3.extend_from_slice(&suite.hmac(key, &[&self.managed_random, &console, &user]));
         put_plain(out, PAYLOAD_RAKP3, &rakp3);
         self.awaited = PAYLOAD_RAKP4;
-        Ok(SessionEvent::Continue)
+        Ok(true)
     }
 
     /// The controller's proof that it derived the same keys. `None`: it has another key.

@@ -140,7 +140,8 @@ impl IpmiSource {
         }
         if let Some((file, path, groups)) = waiting.local {
             let bmc = BmcPolls::new(&path, &groups.kinds(), groups.filter.clone());
-            let host = file.display().to_string();
+            // In messages: a missing file is one of modules that are not loaded.
+            let host = format!("{}, of the kernel modules ipmi_devintf and ipmi_si", file.display());
             let protocol = Box::new(InbandBmc::new(&file, bmc));
             let groups = self.local.groups().iter().map(polled).collect();
             let device = PooledDevice { path, host, timeout: LOCAL_POLL, groups, protocol };

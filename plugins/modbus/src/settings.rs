@@ -119,7 +119,7 @@ pub struct LinePlan {
 #[derive(Debug)]
 pub struct DevicePlan {
     pub path: String,
-    /// The host of the list, for messages.
+    /// The host of the list, and the file of a serial line, for messages.
     pub host: String,
     pub timing: PollTiming,
     pub unit: UnitSettings,
@@ -159,7 +159,10 @@ pub fn read(section: &Section, context: &ConfigureContext) -> Result<ModbusPlan,
             return Err(device.section.error("hosts", message));
         }
         line.devices.push(number);
-        let (path, host) = (device.path.clone(), device.host.text.clone());
+        let (path, mut host) = (device.path.clone(), device.host.text.clone());
+        if let LinePlace::Serial(_) = place {
+            host = format!("{host}, {place}");
+        }
         plan.devices.push(DevicePlan { path, host, timing: device.timing, unit, sensors });
     }
     Ok(plan)

@@ -197,10 +197,20 @@ fn objects_of_the_configuration_have_its_names_and_units() {
 #[test]
 fn another_device_at_the_address() {
     let peer = BacpypesDevice::start(&device(""));
-    let mut running = BacnetRun::new(&configuration(peer.port, "objects = [\"all\"]\ninstance = 7\nretries = 0"));
-    let notes = running.notes();
-    assert!(notes.iter().any(|note| note.starts_with("device chiller")), "{notes:?}");
+    let mut running = BacnetRun::new(&configuration(peer.port, "objects = [\"all\"]\ninstance = 7"));
+    let text = "answers with an error (another instance than the configuration; see `instance`)";
+    let mut named = Vec::new();
+    wait_until("the wrong instance is named", || {
+        named.extend(running.notes().into_iter().filter(|note| note.contains(text)));
+        !named.is_empty()
+    });
+    assert!(named[0].starts_with("device chiller (127.0.0.1"), "{named:?}");
     assert!(running.groups.iter().all(|group| group.name == "bacnet"), "only that of the polls");
+    // It is polled further, and named no second time.
+    let polls = |running: &mut BacnetRun| running.read("bacnet").1;
+    let before = polls(&mut running);
+    wait_until("more polls", || polls(&mut running) != before);
+    assert!(!running.notes().iter().any(|note| note.contains(text)));
 }
 
 /// A change reaches the reader long before the next poll, and subscriptions last beyond their lifetime.

@@ -231,7 +231,9 @@ impl Model {
         let managed = request[4..8].to_vec();
         let session = self.sessions.get_mut(&u32::from_le_bytes(managed.clone().try_into().unwrap()))?;
         session.console_random = request[8..24].to_vec();
-        session.managed_random = (0..16).map(|byte| byte * 3 + request[8] % 7).collect();
+        // A repeated message has another random number, too.
+        let random = request[8].wrapping_add(self.handshakes as u8);
+        session.managed_random = (0..16).map(|byte: u8| (byte * 3).wrapping_add(random)).collect();
         session.user = [&request[24..25], &request[27..]].concat();
         let mut answer = vec![request[0], 0, 0, 0];
         answer.extend_from_slice(&session.console.to_le_bytes());

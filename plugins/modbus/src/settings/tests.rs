@@ -41,6 +41,7 @@ fn devices_share_the_line_that_they_connect_to() {
     );
     let plan = read_text(&device(&keys)).unwrap();
     assert_eq!((plan.lines.len(), plan.lines[0].settings.framing), (1, Framing::Serial));
+    assert_eq!(plan.devices[1].host, "meter2.hall, /dev/ttyUSB0", "messages name the file");
     assert!(plan.lines[0].settings.pause > Duration::from_millis(4) && plan.lines[0].settings.retries > 0);
 }
 
