@@ -127,23 +127,21 @@ fn a_run_that_fails_gives_gaps_and_its_first_error_is_named_once() {
 }
 
 #[test]
-fn a_decimal_instead_of_an_integer_is_named() {
-    let text = "echo 'a 1'\necho 'b 2.5 type=int'\necho 'c: 3'";
+fn a_value_that_is_no_integer_of_64_bits_is_a_gap_and_named_once() {
+    let text = "echo 'a 1'\necho 'b 2.5 type=int'\necho 'c: 3'\necho 'd 9223372036854775808 type=int'\n\
+                echo 'e 18446744073709551615 type=int kind=counter'\necho 'f 9223372036854775807 type=int'";
     let mut programs = Programs::new(&[("counting", "", text)]);
     let (groups, reports) = wait_for("the group", || {
         let (groups, reports) = discover(programs.source.as_mut());
         (groups.len() == 1).then_some((groups, reports))
     });
-    assert_eq!(
-        reports,
-        [
-            "exec: counting: line 2: \"b\": the value is not an integer, which is a gap",
-            "exec: counting: line 3: \"c:\": the name ends with a colon; leave it out",
-        ]
-    );
+    assert_eq!(reports, ["exec: counting: line 3: \"c:\": the name ends with a colon; leave it out"]);
     let (values, reading) = floats(&mut groups.into_values().next().unwrap());
-    assert_eq!(values, BTreeMap::from([("a".to_owned(), Some(1.0)), ("b".to_owned(), None)]));
-    let what = "a decimal instead of an integer in the program's output";
+    // The values of integers are shown by their bits.
+    let largest = f64::from_bits(i64::MAX as u64);
+    assert_eq!([values["a"], values["b"], values["d"], values["e"]], [Some(1.0), None, None, None]);
+    assert_eq!(values["f"].map(f64::to_bits), Some(largest.to_bits()));
+    let what = "the program's output (type=int takes integers that fit into 64 bits with sign)";
     assert_eq!(reading.problem, Some(ReadProblem::Garbage { what, line: 2 }));
 }
 

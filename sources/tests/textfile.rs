@@ -124,13 +124,15 @@ fn lines_with_mistakes_are_left_out_and_named() {
         reports,
         [
             "textfile: door.txt: line 2: \"warm\": unit \"degC\", at 1: `degC` is not a known UCUM unit; did you mean `Cel`?",
-            "textfile: door.txt: line 3: \"count\": the value is not an integer, which is a gap",
         ]
     );
     let mut group = groups.remove("textfile/door").unwrap();
     assert_eq!(names(&group), ["textfile/door/count", "textfile/door/good"]);
-    let what = "a decimal instead of an integer in the file";
-    check(&mut group, &[None, Some(1.0)], Some(ReadProblem::Garbage { what, line: 3 }));
+    let problem =
+        Some(ReadProblem::Garbage { what: "the file (its integers must fit into 64 bits with sign)", line: 3 });
+    check(&mut group, &[None, Some(1.0)], problem);
+    scripts.write("door.txt", "good 1\n\ncount 9223372036854775808 type=int\n");
+    check(&mut group, &[None, Some(1.0)], problem);
 }
 
 #[test]
@@ -158,6 +160,26 @@ fn half_written_and_old_files_are_gaps() {
     let gone = Some(ReadProblem::Os { what: "the file", errno: libc::ENOENT });
     assert!(check(&mut text, &[None, None], gone).layout_changed);
     assert_eq!(scripts.group().name, "textfile/o");
+}
+
+#[test]
+fn a_file_that_was_never_whole_is_named() {
+    let mut scripts = Scripts::new("");
+    scripts.write("x.txt", "a 1");
+    scripts.write("o.prom", "# TYPE a unknown\na 1\n");
+    let (groups, reports) = scripts.groups();
+    assert!(groups.is_empty());
+    assert_eq!(
+        reports,
+        [
+            "textfile: o.prom has no `# EOF` at its end: it is read once it has one",
+            "textfile: x.txt has no end of line at its end: it is read once it has one",
+        ]
+    );
+    scripts.write("x.txt", "a 1\n");
+    scripts.write("o.prom", "# TYPE a unknown\na 1\n# EOF\n");
+    let (groups, reports) = scripts.groups();
+    assert_eq!((groups.len(), reports.as_slice()), (2, &[][..]));
 }
 
 #[test]

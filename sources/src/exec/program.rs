@@ -20,6 +20,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// The same once its output is closed: 1 ms.
 const END_CHECK_EVERY: Duration = Duration::from_millis(1);
+/// What is wrong with a number for a sensor with integers.
+const NO_INTEGER: &str = "the program's output (type=int takes integers that fit into 64 bits with sign)";
 /// A name that is missing in so many discoveries is forgotten.
 const FORGET_AFTER: u32 = 10;
 
@@ -349,9 +351,7 @@ impl ExecReader {
             lock(&self.programs[self.index].learned).text = Some(text.to_vec());
         }
         let problem = match (read.first_bad, read.first_duplicate) {
-            (Some(line), _) if read.is_decimal => {
-                Some(ReadProblem::Garbage { what: "a decimal instead of an integer in the program's output", line })
-            }
+            (Some(line), _) if read.is_no_integer => Some(ReadProblem::Garbage { what: NO_INTEGER, line }),
             (Some(line), _) => Some(ReadProblem::Garbage { what: "the program's output", line }),
             (None, Some(_)) => Some(ReadProblem::Message { text: "the program printed a name twice, which is a gap" }),
             (None, None) => None,

@@ -37,10 +37,10 @@ fn short_decimal(digits: &[u8]) -> Option<f64> {
     (scaled <= EXACT_MAX).then(|| scaled as f64 / POWERS[end])
 }
 
-/// The integer that is the whole text. A decimal is none.
+/// The integer that is the whole text. A decimal is none, nor is a number beyond 64 bits with sign: no other number may stand for it.
 pub fn int(text: &[u8]) -> Option<i64> {
     let (value, end) = scan::int_at(text, 0)?;
-    (end == text.len()).then_some(value)
+    (end == text.len() && (value >= 0 || text.first() == Some(&b'-'))).then_some(value)
 }
 
 #[cfg(test)]
@@ -90,5 +90,13 @@ mod tests {
             assert_eq!(float(none.as_bytes()), None, "{none:?}");
         }
         assert_eq!((int(b"-12"), int(b"1.0"), int(b"")), (Some(-12), None, None));
+    }
+
+    #[test]
+    fn integers_beyond_64_bits_with_sign_are_none() {
+        assert_eq!((int(b"9223372036854775807"), int(b"-9223372036854775808")), (Some(i64::MAX), Some(i64::MIN)));
+        for text in ["9223372036854775808", "18446744073709551615", "18446744073709551616", "-9223372036854775809"] {
+            assert_eq!(int(text.as_bytes()), None, "{text}");
+        }
     }
 }

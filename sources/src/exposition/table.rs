@@ -80,6 +80,11 @@ impl SeriesCatalogue {
         self.left_out
     }
 
+    /// Whether any series is known.
+    pub fn has_series(&self) -> bool {
+        !self.known.is_empty()
+    }
+
     /// Each series of the text in its order: how it is written, and its identity.
     fn learn_lines(
         &mut self,
@@ -109,15 +114,6 @@ impl SeriesCatalogue {
                     continue;
                 }
             };
-            if dialect == Dialect::Plain
-                && sensor.as_ref().is_some_and(|sensor| sensor.value_type == ValueType::Int)
-                && number::int(sample.value).is_none()
-            {
-                notes.add(|| {
-                    let key = shown(sample.key);
-                    format!("line {}: {key}: the value is not an integer, which is a gap", number + 1)
-                });
-            }
             let mut identity = Vec::new();
             series.identity(&mut identity);
             if !self.known.contains_key(&identity) && self.known.len() >= self.series_max {
@@ -262,8 +258,8 @@ pub struct ExpositionRead {
     pub bad: u32,
     /// The first of them, from 1.
     pub first_bad: Option<u32>,
-    /// The first of them has a decimal for a sensor with integers.
-    pub is_decimal: bool,
+    /// The first of them has a decimal, or a number beyond 64 bits with sign, for a sensor with integers.
+    pub is_no_integer: bool,
     /// Lines of a series that the text has had before: the series is a gap.
     pub duplicates: u32,
     /// The first of them, from 1.
@@ -443,7 +439,7 @@ impl SeriesTable {
             match number::int(sample.value) {
                 Some(value) => row.set_int(slot, value),
                 None => {
-                    result.is_decimal |= result.bad == 0 && number::float(sample.value).is_some();
+                    result.is_no_integer |= result.bad == 0 && number::float(sample.value).is_some();
                     return result.bad_line(number);
                 }
             }

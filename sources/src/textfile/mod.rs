@@ -141,6 +141,10 @@ impl KnownFile {
                 let dialect = if is_plain { Dialect::Plain } else { Dialect::of_file(bytes) };
                 if SeriesTable::is_whole(bytes, dialect) {
                     (self.dialect, text) = (dialect, bytes);
+                } else if !self.catalogue.has_series() {
+                    // Later its readers say so.
+                    let end = if dialect == Dialect::OpenMetrics { "`# EOF`" } else { "end of line" };
+                    report(format!("textfile: {} has no {end} at its end: it is read once it has one", self.name));
                 }
             }
             Err(error) => report(format!("textfile: {error}")),

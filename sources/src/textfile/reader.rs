@@ -12,6 +12,8 @@ use crate::trusted::{TrustError, TrustedFolder};
 
 /// The name of every file in problems; the group's name says which one it is.
 const FILE: &str = "the file";
+/// What is wrong with a number for a sensor with integers.
+const NO_INTEGER: &str = "the file (its integers must fit into 64 bits with sign)";
 
 /// A file that is opened for each read.
 pub(super) struct ExpositionFile {
@@ -69,9 +71,7 @@ impl ExpositionFileReader {
         }
         let read = self.table.read(&self.file.buffer, Some(oldest), row);
         let problem = match (read.first_bad, read.first_duplicate) {
-            (Some(line), _) if read.is_decimal => {
-                Some(ReadProblem::Garbage { what: "a decimal instead of an integer in the file", line })
-            }
+            (Some(line), _) if read.is_no_integer => Some(ReadProblem::Garbage { what: NO_INTEGER, line }),
             (Some(line), _) => Some(ReadProblem::Garbage { what: FILE, line }),
             (None, Some(_)) => Some(ReadProblem::Message { text: "the file has a series twice, which is a gap" }),
             (None, None) => None,
