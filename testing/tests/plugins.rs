@@ -76,7 +76,9 @@ fn a_plug_in_in_c_refuses_a_mistyped_key() {
     let (parent, config, check) = checker("chiller", "c");
     run(&parent.path().join("chiller"), &mut Command::new("make"));
     let said = check(&config.replace("# file =", "\n# of the test\nfiel ="), 1);
-    assert!(said.contains("agent.toml:10:1: fiel: is not a key of this plug-in"), "{said}");
+    assert!(said.contains("agent.toml:10:1: fiel: is not a key of this plug-in, which has: file"), "{said}");
+    let said = check(&config.replace("# file = \"recorded/loadavg\"", "file = \"none\""), 0);
+    assert!(said.contains("/none: No such file or directory"), "{said}");
 }
 
 /// What Python raises keeps its type and its place.
@@ -129,7 +131,7 @@ fn a_plug_in_in_rust() {
 fn errors_of_a_plug_in_in_python_name_file_and_line() {
     let (_parent, config, check) = checker("pump", "python");
     let said = check(&config.replace("# file =", "fil ="), 1);
-    assert!(said.contains("agent.toml:8:1: fil: is not a key of this plug-in"), "{said}");
+    assert!(said.contains("agent.toml:8:1: fil: is not a key of this plug-in, which has: file"), "{said}");
     let said = check(&config.replace("# file = \"recorded/loadavg\"", "file = \"none\""), 0);
     assert!(said.contains("No such file or directory"), "{said}");
 }
