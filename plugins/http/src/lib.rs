@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::read::MultiGzDecoder;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::transport::DefaultConnector;
+use ureq::unversioned::transport::{Connector, RustlsConnector, TcpConnector};
 use ureq::{AsSendBody, http};
 use wholegrain_devices::{Credentials, DeviceProblem, SecretText};
 
@@ -20,6 +20,7 @@ pub mod json;
 mod names;
 mod redirect;
 mod stream;
+mod tls;
 mod tree_room;
 
 pub use json::JsonTree;
@@ -27,6 +28,7 @@ pub use tree_room::{NODES_MAX, TREE_BYTES_MAX, TreeCost, TreeFault, TreeRoom};
 
 use names::{ClientNames, NoThread};
 use redirect::{is_same_origin, target};
+use tls::CheckedTlsConnector;
 
 /// The first bytes of gzip (RFC 1952, section 2.3.1). No text format begins with them.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -243,7 +245,8 @@ fn agent(tls: TlsConfig, names: ClientNames) -> ureq::Agent {
         .proxy(None)
         .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
         .build();
-    ureq::Agent::with_parts(config, DefaultConnector::default(), names)
+    let connector = ().chain(TcpConnector::default()).chain(CheckedTlsConnector).chain(RustlsConnector::default());
+    ureq::Agent::with_parts(config, connector, names)
 }
 
 fn run<S: AsSendBody>(

@@ -1,17 +1,18 @@
 //! One controller for the pool: walks the service when that is due, and reads the resources of a subsystem.
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use wholegrain_devices::{AnswerSlot, BlockingProtocol, DeviceProblem, PollTiming, system_time};
+use wholegrain_devices::{AnswerSlot, BlockingProtocol, DeviceProblem, NewNames, PollTiming, system_time};
 
 use crate::connection::{NO_SESSION, RedfishConnection};
 use crate::discovery::{DiscoveredService, ServiceWalk};
 use crate::events::EventTarget;
 use crate::registry::{GroupRegistry, GroupValues, RegisteredGroup};
 use crate::reports::ReportQueues;
-use crate::resource::{ReadContext, RedfishResource};
+use crate::resource::{ReadContext, RedfishResource, new_names};
 use crate::settings::{ControllerPlan, ReadLimits};
 use crate::subsystem::Subsystem;
 
@@ -19,6 +20,8 @@ use crate::subsystem::Subsystem;
 const WALK_PAUSE: Duration = Duration::from_secs(60);
 /// A walk that found nothing, or in which requests failed, is made again after this time: 5 min. A service that restarts shows little.
 const WALK_AGAIN: Duration = Duration::from_secs(300);
+/// The first pause after a walk that found other groups than the one before: 1 s. It doubles to 5 min, and ends with a walk that found the same.
+const CHANGED_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// A group that so many walks in a row lack is removed. Until then it has gaps: a service that restarts shows little for some minutes.
 const FORGET_AFTER: u32 = 3;
 
@@ -36,6 +39,9 @@ pub struct RedfishController {
     /// When the last walk ended, and when the next one is due.
     walked: Option<Instant>,
     next_walk: Option<Instant>,
+    /// The least time from the last walk to the next one, as the groups change.
+    changed_pause: Duration,
+    names: Arc<Mutex<NewNames>>,
     has_expand: bool,
     resources: Vec<FollowedResource>,
     body: Vec<u8>,
@@ -68,6 +74,8 @@ impl RedfishController {
             walk: None,
             walked: None,
             next_walk: None,
+            changed_pause: Duration::ZERO,
+            names: Arc::new(Mutex::new(new_names(plan.limits.sensors_max))),
             has_expand: true,
             resources: Vec::new(),
             body: Vec::new(),
@@ -92,13 +100,21 @@ impl RedfishController {
         self.walk = None;
         let is_partial = service.failed > 0 || service.resources.is_empty();
         let pause = self.limits.rediscover.duration();
-        (self.walked, self.next_walk) = (Some(now), Some(now + if is_partial { pause.min(WALK_AGAIN) } else { pause }));
-        self.adopt(service);
+        let pause = if is_partial { pause.min(WALK_AGAIN) } else { pause };
+        let is_first = self.walked.is_none();
+        let is_changed = self.adopt(service);
+        self.changed_pause = if is_changed && !is_first {
+            (self.changed_pause * 2).clamp(CHANGED_PAUSE_MIN, WALK_AGAIN)
+        } else {
+            Duration::ZERO
+        };
+        (self.walked, self.next_walk) = (Some(now), Some(now + pause.max(self.changed_pause)));
         Ok(true)
     }
 
-    /// Takes what a walk has found. What is known keeps its group.
-    fn adopt(&mut self, service: DiscoveredService) {
+    /// Takes what a walk has found. What is known keeps its group. Whether there are groups that were unknown.
+    fn adopt(&mut self, service: DiscoveredService) -> bool {
+        let mut is_changed = false;
         for note in &service.notes {
             self.registry.note(format!("device {}: {note}", self.path));
         }
@@ -121,12 +137,15 @@ impl RedfishController {
                     known.resource.renew(plan);
                 }
                 None => {
-                    let resource = RedfishResource::new(plan, *timing, &self.path, &self.limits);
+                    let resource = RedfishResource::new(plan, *timing, &self.path, &self.limits, &self.names);
+                    is_changed = true;
                     self.resources.push(FollowedResource { resource, missed: 0 });
                 }
             }
         }
-        self.resources.retain(|followed| followed.missed < FORGET_AFTER);
+        let is_too_many = self.resources.len() > self.limits.resources_max;
+        let most = if is_too_many { 1 } else { FORGET_AFTER };
+        self.resources.retain(|followed| followed.missed < most);
         let mut queues = HashMap::new();
         let groups = self.resources.iter().map(|followed| {
             let resource = &followed.resource;
@@ -143,30 +162,34 @@ impl RedfishController {
         if let Some(events) = &self.events {
             events.set_stream(service.event_stream);
         }
+        is_changed
     }
 
     /// Reads the resources of a subsystem. One that fails harms no other; the problem is that of the whole poll if none answers.
     fn read(&mut self, subsystem: Subsystem, deadline: Instant) -> Result<(), DeviceProblem> {
         let definitions = self.reports.definitions();
         let (mut answered, mut problem, mut is_outdated, mut cannot_expand) = (0, None, false, false);
+        let context = ReadContext {
+            connection: &self.connection,
+            definitions: &definitions,
+            limits: &self.limits,
+            path: &self.path,
+            deadline,
+            names: &self.names,
+            requests: Cell::new(self.limits.resources_max),
+        };
         for followed in &mut self.resources {
             let resource = &mut followed.resource;
             let now = Instant::now();
             if resource.plan.subsystem != subsystem || resource.is_paused(now) {
                 continue;
             }
-            if now >= deadline {
-                let note = format!("device {}: a poll does not reach all resources within poll_timeout", self.path);
+            if !context.has_left() {
+                let bound = if now < deadline { "resources_max requests" } else { "poll_timeout" };
+                let note = format!("device {}: a poll does not reach all resources within {bound}", self.path);
                 self.registry.note(note);
                 break;
             }
-            let context = ReadContext {
-                connection: &self.connection,
-                definitions: &definitions,
-                limits: &self.limits,
-                path: &self.path,
-                deadline,
-            };
             match resource.read(&context, &mut self.body) {
                 Ok(outcome) => {
                     answered += 1;
@@ -203,7 +226,11 @@ impl RedfishController {
         }
         if is_outdated {
             let now = Instant::now();
-            let at = if cannot_expand { now } else { self.walked.map_or(now, |walked| (walked + WALK_PAUSE).max(now)) };
+            let at = if cannot_expand {
+                now
+            } else {
+                self.walked.map_or(now, |walked| (walked + WALK_PAUSE.max(self.changed_pause)).max(now))
+            };
             self.next_walk = Some(self.next_walk.map_or(at, |next| next.min(at)));
         }
         match problem {

@@ -1,7 +1,7 @@
 //! Finds the resources of a service that have readings: a walk from the service root over links, one request at a time.
 //!
 //! The walk has a fixed shape (root, collection, member, part), so that no chain of links is longer than it. Pages of a collection, members and requests
-//! are bounded, no address is requested twice, and links to other hosts are refused. It goes on where it stopped, as a slow service needs longer for it
+//! are bounded, no resource is requested or read twice, and links to other hosts are refused. It goes on where it stopped, as a slow service needs longer for it
 //! than a poll may take.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -36,7 +36,7 @@ pub enum Fetch {
 }
 
 /// What becomes of the documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResourceContent {
     Measures(DocumentKind),
     Report,
@@ -117,7 +117,7 @@ impl ServiceWalk {
             subsystems,
             has_events,
             queue: VecDeque::from([("/redfish/v1/".to_owned(), WalkStep::Root)]),
-            visited: HashSet::new(),
+            visited: HashSet::from(["/redfish/v1".to_owned()]),
             silent: HashSet::new(),
             requests: 0,
             expand: None,
@@ -214,6 +214,7 @@ impl ServiceWalk {
             is_double
         });
         result.notes.extend(double);
+        bound(&mut result, self.limits.resources_max);
         Ok(Some(result))
     }
 
@@ -229,7 +230,7 @@ impl ServiceWalk {
     fn push(&mut self, connection: &RedfishConnection, link: Option<&str>, step: WalkStep) {
         let Some(link) = link else { return };
         match self.link(connection, link) {
-            Some(url) if self.visited.insert(url.clone()) => self.queue.push_back((url, step)),
+            Some(url) if self.visited.insert(resource_key(&url).to_owned()) => self.queue.push_back((url, step)),
             _ => {}
         }
     }
@@ -475,6 +476,38 @@ impl ServiceWalk {
     fn definition(&mut self, url: &str, document: &Value) {
         let id = document["Id"].as_str().map_or_else(|| resource_level(url), str::to_owned);
         self.result.definitions.insert(id, MetricDefinition::of(document));
+    }
+}
+
+/// The path of a resource without a query: what stays the same however it is linked to. Pages of a collection differ in their queries.
+fn resource_key(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default().trim_end_matches('/')
+}
+
+/// Leaves a resource that several groups would read to the first of them, and what is beyond `resources_max` out.
+fn bound(result: &mut DiscoveredService, resources_max: usize) {
+    let (mut read, mut left_out) = (HashSet::new(), 0);
+    for plan in &mut result.resources {
+        let content = plan.content;
+        let mut is_new = |url: &str| read.len() < resources_max && read.insert((resource_key(url).to_owned(), content));
+        match &mut plan.fetch {
+            Fetch::Each(list) => {
+                let before = list.len();
+                list.retain(|(_, url)| is_new(url));
+                left_out += before - list.len();
+            }
+            Fetch::Expanded { url } if !is_new(url) => {
+                left_out += 1;
+                plan.fetch = Fetch::Each(Vec::new());
+            }
+            Fetch::Expanded { .. } => {}
+        }
+    }
+    result.resources.retain(|plan| plan.fetch != Fetch::Each(Vec::new()));
+    if left_out > 0 {
+        result.notes.push(format!(
+            "{left_out} resources are linked to twice, or more than resources_max = {resources_max}: they are not read"
+        ));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Events that a service sends by itself, as server-sent events (DSP0266, section 13.7; the format is of HTML, section 9.2).
 //!
 //! A stream needs no open port here, and the service forgets it when the connection ends: no subscription is ever left behind. Events are counted by
-//! severity. Metric reports that come as events are values like those that are polled.
+//! severity. Metric reports that come as events are values like those that are polled. A stream that sends too much is closed, so that its counts are gaps;
+//! all streams together are read no faster than a bound, so that the services wait.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -15,6 +16,7 @@ use wholegrain_model::SensorDef;
 use wholegrain_sources::{GroupPlan, Reader, Reading, Row, Timing};
 
 use crate::connection::RedfishConnection;
+use crate::pace::{PaceBudget, PaceLimit};
 use crate::registry::GroupRegistry;
 use crate::reports::ReportQueues;
 
@@ -28,6 +30,12 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 const GOOD_STREAM: Duration = Duration::from_secs(60);
+/// What one stream may send in the mean of 10 s: 50 events and 256 KiB a second. The log messages of a busy controller are a few events a second.
+const STREAM_LIMIT: PaceLimit = PaceLimit { events_s: 50.0, bytes_s: 262_144.0, burst_s: 10.0 };
+/// What is read of all streams together: 2,000 events and 4 MiB a second. Above it all are read more slowly.
+pub const STREAMS_LIMIT: PaceLimit = PaceLimit { events_s: 2_000.0, bytes_s: 4_194_304.0, burst_s: 1.0 };
+/// A read counts as so many bytes at least: a service may send them one by one.
+const READ_BYTES_MIN: usize = 256;
 /// How many identifiers of events are remembered: a service repeats events after a stream was opened again.
 const IDS_MAX: usize = 256;
 /// The longest identifier that is remembered and sent.
@@ -49,6 +57,8 @@ pub struct EventCounts {
     pub dropped: AtomicU64,
     /// Streams that were opened.
     pub streams: AtomicU64,
+    /// Streams that were closed because they sent too much.
+    pub overruns: AtomicU64,
     pub is_connected: AtomicBool,
 }
 
@@ -78,6 +88,15 @@ impl EventTarget {
         self.has_ended.load(Ordering::Acquire)
     }
 
+    /// Waits until a time, or for the end.
+    fn wait_until(&self, until: Instant) {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.has_ended() && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            stream = self.changed.wait_timeout(stream, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Waits for `pause`, then for an address. `None` at the end.
     fn wait(&self, pause: Duration) -> Option<String> {
         let until = Instant::now() + pause;
@@ -105,6 +124,8 @@ pub struct EventFollower {
     pub target: Arc<EventTarget>,
     pub reports: Arc<ReportQueues>,
     pub registry: Arc<GroupRegistry>,
+    /// What is read of all streams.
+    pub pace: Arc<Mutex<PaceBudget>>,
 }
 
 impl EventFollower {
@@ -116,16 +137,18 @@ impl EventFollower {
 
     fn run(self) {
         let (mut pause, mut parser, mut noted) = (Duration::ZERO, EventParser::default(), None);
+        let mut is_overrun_noted = false;
         while let Some(path) = self.target.wait(pause) {
             let begin = Instant::now();
             let last_id = parser.last_id.clone();
             let deadline = Instant::now() + OPEN_TIMEOUT;
+            let mut is_overrun = false;
             let problem = match self.connection.open(&path, last_id.as_deref(), deadline, IDLE) {
                 Ok(reader) => {
                     self.target.counts.streams.fetch_add(1, Ordering::Relaxed);
                     self.target.counts.is_connected.store(true, Ordering::Release);
                     noted = None;
-                    self.follow(reader, &mut parser);
+                    is_overrun = self.follow(reader, &mut parser);
                     self.target.counts.is_connected.store(false, Ordering::Release);
                     parser.restart();
                     None
@@ -136,7 +159,14 @@ impl EventFollower {
                 self.note(problem);
                 noted = Some(problem);
             }
-            let is_good = begin.elapsed() >= GOOD_STREAM;
+            let is_good = begin.elapsed() >= GOOD_STREAM && !is_overrun;
+            if is_overrun {
+                self.target.counts.overruns.fetch_add(1, Ordering::Relaxed);
+                if !std::mem::replace(&mut is_overrun_noted, true) {
+                    self.note_overrun();
+                }
+            }
+            is_overrun_noted &= !is_good;
             pause = if is_good { PAUSE_MIN } else { (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX) };
         }
     }
@@ -145,17 +175,40 @@ impl EventFollower {
         self.registry.note(format!("device {}: its stream of events: {problem}; it is opened again later", self.path));
     }
 
-    fn follow(&self, mut reader: impl Read, parser: &mut EventParser) {
+    fn note_overrun(&self) {
+        let PaceLimit { events_s, bytes_s, burst_s } = STREAM_LIMIT;
+        self.registry.note(format!(
+            "device {}: its stream sends more than {events_s} events or {} KiB a second in {burst_s} s: it is closed and opened again later; \
+             let the controller send fewer events, or write events = \"off\"",
+            self.path,
+            bytes_s / 1024.0
+        ));
+    }
+
+    /// Reads until the stream or the source ends. Whether it is to be closed because it sends too much.
+    fn follow(&self, mut reader: impl Read, parser: &mut EventParser) -> bool {
         let mut buffer = [0; 4096];
+        let mut budget = PaceBudget::new(STREAM_LIMIT);
         while !self.target.has_ended() {
             match reader.read(&mut buffer) {
-                Ok(0) | Err(_) => return,
+                Ok(0) | Err(_) => return false,
                 Ok(count) => {
+                    let before = parser.events;
                     let dropped = parser.feed(&buffer[..count], &mut |data| self.take(data));
                     self.target.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
+                    let (events, bytes) = (parser.events - before, count.max(READ_BYTES_MIN));
+                    let now = Instant::now();
+                    if !budget.take(events, bytes, now).is_zero() {
+                        return true;
+                    }
+                    let pause = self.pace.lock().unwrap_or_else(PoisonError::into_inner).take(events, bytes, now);
+                    if !pause.is_zero() {
+                        self.target.wait_until(now + pause);
+                    }
                 }
             }
         }
+        false
     }
 
     fn take(&self, data: &str) {
@@ -196,6 +249,8 @@ struct EventParser {
     recent: VecDeque<String>,
     was_return: bool,
     is_too_long: bool,
+    /// Events that have ended so far, whole or not.
+    events: u64,
 }
 
 impl EventParser {
@@ -246,6 +301,7 @@ impl EventParser {
 
     fn end_event(&mut self, take: &mut dyn FnMut(&str)) -> bool {
         let (data, id) = (std::mem::take(&mut self.data), self.id.take());
+        self.events += u64::from(self.is_too_long || !data.is_empty());
         if std::mem::take(&mut self.is_too_long) {
             return true;
         }
@@ -279,6 +335,7 @@ pub fn event_group(path: &str, timing: Timing, target: Arc<EventTarget>) -> Grou
         SensorDef::counter(name("dropped"), "{event}", "Events that were too large or no JSON."),
         SensorDef::counter(name("streams"), "1", "Streams that were opened."),
         SensorDef::gauge(name("connected"), "1", "1 while a stream is open, else 0."),
+        SensorDef::counter(name("overruns"), "1", "Streams that were closed because they sent too much."),
     ];
     GroupPlan { name: format!("{path}/events"), sensors, reader: Box::new(EventReader(target)), timing, blocking: true }
 }
@@ -297,6 +354,7 @@ impl Reader for EventReader {
         }
         row.set_int(6, i64::try_from(counts.streams.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
         row.set_int(7, i64::from(is_connected));
+        row.set_int(8, i64::try_from(counts.overruns.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
         Reading::COMPLETE
     }
 }

@@ -10,6 +10,7 @@ mod discovery;
 mod events;
 mod links;
 mod measures;
+mod pace;
 mod registry;
 mod reports;
 mod resource;
@@ -30,8 +31,10 @@ use wholegrain_sources::{ConfigureContext, GroupPlan, Source, SourceType, Timing
 
 use crate::connection::RedfishConnection;
 use crate::device::RedfishController;
-use crate::events::{EventFollower, EventTarget, event_group};
+use crate::events::{EventFollower, EventTarget, STREAMS_LIMIT, event_group};
+use crate::pace::PaceBudget;
 use crate::registry::{GroupRegistry, GroupValues};
+use crate::reports::ReportQueues;
 use crate::settings::RedfishPlan;
 use crate::status::status_group;
 
@@ -80,16 +83,18 @@ impl RunningControllers {
         let registry = Arc::new(GroupRegistry::new(plan.devices.len()));
         let (mut devices, mut groups, mut events) = (Vec::new(), Vec::new(), Vec::new());
         let mut warnings = plan.warnings.clone();
+        let pace = Arc::new(Mutex::new(PaceBudget::new(STREAMS_LIMIT)));
         for (number, controller) in plan.devices.iter().enumerate() {
-            let reports = Arc::default();
+            let reports = Arc::<ReportQueues>::default();
             let target = controller.has_events.then(Arc::<EventTarget>::default);
             if let Some(target) = &target {
                 let follower = EventFollower {
                     path: controller.path.clone(),
                     connection: controller.connection.clone(),
                     target: target.clone(),
-                    reports: Arc::clone(&reports),
+                    reports: reports.clone(),
                     registry: registry.clone(),
+                    pace: pace.clone(),
                 };
                 // The polls go on without the events of this one.
                 if let Err(error) = follower.start() {

@@ -12,7 +12,7 @@ use wholegrain_model::{Kind, SensorDef};
 use crate::links::resource_level;
 
 /// How a document is understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DocumentKind {
     /// `Thermal`: temperatures and fans in arrays.
     Thermal,

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde_json::Value;
-use wholegrain_devices::{DeviceProblem, WallTime};
+use wholegrain_devices::{DeviceProblem, NewNames, WallTime};
 use wholegrain_model::name::sanitize_level;
 use wholegrain_model::schema::UNIT_BYTES_MAX;
 use wholegrain_model::time::Timestamp;
@@ -59,6 +60,8 @@ pub struct ReportQueue {
     /// What precedes the sensors' names.
     prefix: String,
     sensors_max: usize,
+    /// The names that the controller may have that it did not have before.
+    names: Arc<Mutex<NewNames>>,
     state: Mutex<ReportState>,
 }
 
@@ -103,8 +106,8 @@ struct ReportValue<'a> {
 
 impl ReportQueue {
     /// A queue without sensors. `prefix` precedes their names.
-    pub fn new(prefix: String, sensors_max: usize) -> Self {
-        Self { prefix, sensors_max, state: Mutex::default() }
+    pub fn new(prefix: String, sensors_max: usize, names: Arc<Mutex<NewNames>>) -> Self {
+        Self { prefix, sensors_max, names, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, ReportState> {
@@ -141,7 +144,10 @@ impl ReportQueue {
             let (id, property) = (text("MetricId"), text("MetricProperty"));
             values.push(ReportValue { metric: metric_name(id, property), id, property, time_ns, value });
         }
-        let is_new = state.learn(&self.prefix, self.sensors_max, &values, definitions);
+        let is_new = {
+            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            state.learn((&self.prefix, self.sensors_max), &mut names, &values, definitions)
+        };
         values.sort_by_key(|value| value.time_ns);
         state.add(&values);
         Ok(is_new)
@@ -159,8 +165,8 @@ impl ReportQueue {
 impl ReportState {
     fn learn(
         &mut self,
-        prefix: &str,
-        sensors_max: usize,
+        (prefix, sensors_max): (&str, usize),
+        names: &mut NewNames,
         values: &[ReportValue],
         definitions: &DefinitionTable,
     ) -> bool {
@@ -168,6 +174,9 @@ impl ReportState {
         for value in values {
             if self.metrics.contains_key(&value.metric) || self.sensors.len() == sensors_max {
                 continue;
+            }
+            if names.take(1, Instant::now()) == 0 {
+                break;
             }
             let definition = definitions.get(value.id);
             let last = value.property.rsplit(['/', '#']).next().unwrap_or_default();

@@ -1,12 +1,13 @@
 //! One group of a controller: requests its documents, and puts their values in the order of the sensors.
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wholegrain_device_http::TreeRoom;
-use wholegrain_devices::{AnswerSlot, DeviceProblem, PollTiming, system_time};
+use wholegrain_device_http::{JsonTree, TreeRoom};
+use wholegrain_devices::{AnswerSlot, DeviceProblem, NewNames, PollTiming, system_time};
 use wholegrain_model::SensorDef;
 
 use crate::connection::RedfishConnection;
@@ -19,11 +20,20 @@ use crate::settings::ReadLimits;
 
 /// A sensor that so many discoveries in a row lack is removed.
 const FORGET_AFTER: u32 = 3;
+/// How many names of sensors a controller may have that it did not have before, and as many more in each hour: `sensors_max`, which is of one group, times
+/// 4, but at least 8,000.
+const NEW_NAMES_GROUPS: usize = 4;
+const NEW_NAMES_MIN: usize = 8_000;
 /// New sensors are learned at most once in this time: 1 min.
 const LEARN_PAUSE: Duration = Duration::from_secs(60);
 /// The first pause of a resource that does not answer in time, while the others do: 10 s. It doubles to 10 min.
 const SILENT_PAUSE_MIN: Duration = Duration::from_secs(10);
 const SILENT_PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// The budget for names of sensors that a controller did not have before.
+pub fn new_names(sensors_max: usize) -> NewNames {
+    NewNames::new((sensors_max * NEW_NAMES_GROUPS).max(NEW_NAMES_MIN))
+}
 
 /// What a read of a resource needs.
 pub struct ReadContext<'a> {
@@ -33,6 +43,22 @@ pub struct ReadContext<'a> {
     /// The controller's path below the agent's prefix.
     pub path: &'a str,
     pub deadline: Instant,
+    /// The names that the controller may have that it did not have before.
+    pub names: &'a Mutex<NewNames>,
+    /// The requests that are left for the poll.
+    pub requests: Cell<usize>,
+}
+
+impl ReadContext<'_> {
+    /// Whether the poll can go on: there is time, and a request is left.
+    pub fn has_left(&self) -> bool {
+        self.requests.get() > 0 && Instant::now() < self.deadline
+    }
+
+    fn get(&self, url: &str, body: &mut Vec<u8>) -> Result<JsonTree, DeviceProblem> {
+        self.requests.set(self.requests.get().saturating_sub(1));
+        self.connection.get(url, self.deadline, body)
+    }
 }
 
 /// What a read has found besides values.
@@ -70,12 +96,18 @@ struct LearnedSensor {
 
 impl RedfishResource {
     /// A resource that was not read yet.
-    pub fn new(plan: ResourcePlan, timing: PollTiming, path: &str, limits: &ReadLimits) -> Self {
+    pub fn new(
+        plan: ResourcePlan,
+        timing: PollTiming,
+        path: &str,
+        limits: &ReadLimits,
+        names: &Arc<Mutex<NewNames>>,
+    ) -> Self {
         let values = match plan.content {
             ResourceContent::Measures(_) => GroupValues::Answers(Arc::new(AnswerSlot::default())),
             ResourceContent::Report => {
                 let prefix = format!("{path}/{}", plan.prefix);
-                GroupValues::Report(Arc::new(ReportQueue::new(prefix, limits.sensors_max)))
+                GroupValues::Report(Arc::new(ReportQueue::new(prefix, limits.sensors_max, names.clone())))
             }
         };
         Self {
@@ -197,6 +229,7 @@ impl RedfishResource {
         self.left_out = 0;
         let mut names: std::collections::HashSet<String> =
             self.sensors.iter().map(|known| known.name.clone()).collect();
+        let mut new_names = context.names.lock().unwrap_or_else(PoisonError::into_inner);
         for measure in list.iter().filter(|measure| !measure.is_absent) {
             if names.contains(&measure.name) {
                 continue;
@@ -204,6 +237,7 @@ impl RedfishResource {
             let sensor = measure.sensor(&prefix);
             if self.sensors.len() == context.limits.sensors_max
                 || wholegrain_model::name::check_relative(&sensor.name).is_err()
+                || new_names.take(1, now) == 0
             {
                 self.left_out += 1;
                 continue;
@@ -215,7 +249,7 @@ impl RedfishResource {
         if self.left_out > 0 {
             let group = &self.plan.group;
             outcome.note = Some(format!(
-                "{}/{group}: {} sensors are left out: more than sensors_max, or their names are too long",
+                "{}/{group}: {} sensors are left out: more than sensors_max, names that are too long, or more new names in an hour than its budget",
                 context.path, self.left_out
             ));
         }
@@ -239,11 +273,11 @@ fn each(
 ) -> Result<FetchedDocuments, DeviceProblem> {
     let (mut documents, mut first) = (FetchedDocuments::default(), None);
     for (name, url) in list {
-        if Instant::now() >= context.deadline {
+        if !context.has_left() {
             first.get_or_insert(DeviceProblem::Silent);
             break;
         }
-        match context.connection.get(url, context.deadline, body) {
+        match context.get(url, body) {
             Ok(document) => {
                 let (document, room) = document.into_parts();
                 documents.list.push((name.clone(), document));
@@ -271,7 +305,7 @@ fn expanded(
 ) -> Result<FetchedDocuments, DeviceProblem> {
     let (mut documents, mut pages) = (FetchedDocuments::default(), vec![url.to_owned()]);
     while let Some(page) = pages.last() {
-        let answer = context.connection.get(page, context.deadline, body);
+        let answer = context.get(page, body);
         let mut answer = match answer {
             Err(DeviceProblem::Refused(_)) if pages.len() == 1 => {
                 outcome.cannot_expand = true;
@@ -281,7 +315,9 @@ fn expanded(
         };
         let next =
             answer["Members@odata.nextLink"].as_str().and_then(|link| check_link(link, context.connection.base()));
-        let next = next.map(str::to_owned).filter(|next| pages.len() < PAGES_MAX && !pages.contains(next));
+        let next = next
+            .map(str::to_owned)
+            .filter(|next| pages.len() < PAGES_MAX && context.has_left() && !pages.contains(next));
         let Some(Value::Array(members)) = answer.get_mut("Members").map(Value::take) else {
             return Err(DeviceProblem::Garbage("a collection without members"));
         };

@@ -159,8 +159,11 @@ pub fn read(section: &Section, context: &ConfigureContext) -> Result<RedfishPlan
         devices.push(plan);
     }
     let warnings = insecure.first().map(|first| {
-        let count = insecure.len();
-        format!("redfish: {first} and {} more have insecure = true: anybody on the way can read the password; write ca = \"bmc-ca.pem\" instead", count - 1)
+        let who = match insecure.len() - 1 {
+            0 => format!("{first} has"),
+            more => format!("{first} and {more} more have"),
+        };
+        format!("redfish: {who} insecure = true: anybody on the way can read the password; write ca = \"bmc-ca.pem\" instead")
     });
     let workers = config.in_flight.min(WORKERS_MAX);
     Ok(RedfishPlan { devices, workers, first_answers: config.first_answers, warnings: warnings.into_iter().collect() })

@@ -1,5 +1,6 @@
 //! Streams of events: counts by severity, metric reports, reconnects, and streams that are wrong.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -106,6 +107,42 @@ fn events_are_counted_once_and_the_stream_is_opened_again() {
     assert!(streams.iter().all(|request| request.headers["accept"] == "text/event-stream"));
     assert!(requests.iter().all(|request| request.method == "GET" || request.path.contains("/Sessions")));
     assert_eq!(running.read("redfish").1["redfish/logins"], Some(1.0), "the stream uses the session of the polls");
+}
+
+#[test]
+fn a_stream_that_sends_too_much_is_closed_and_opened_again_later() {
+    let service = TestService::new();
+    let script = with_events(&service);
+    let stream = script.clone();
+    let floods = AtomicUsize::new(2);
+    service.hook(move |request| {
+        (request.path == STREAM).then(|| {
+            if floods.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+                return stream.reply();
+            }
+            ServiceReply::Written(Box::new(|stream: &mut dyn ReadWrite| {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+                let mut is_open = stream.write_all(head.as_bytes()).is_ok();
+                let events = format!("data: {}\n\n", event(&["Warning"])).repeat(1000);
+                while is_open {
+                    is_open = stream.write_all(events.as_bytes()).is_ok();
+                }
+            }))
+        })
+    });
+    let mut running = started(&config(service.port, "events = \"sse\""));
+    running.wait_for_note("b: its stream sends more than 50 events or 256 KiB a second in 10 s");
+    let values = running.read("b/events").1;
+    assert_eq!((values["b/events/connected"], values["b/events/warning"]), (Some(0.0), None));
+    script.send(1, &event(&["Critical"]));
+    let mut values = values;
+    wait_until("a stream that is slow enough", || {
+        values = running.read("b/events").1;
+        values["b/events/critical"] == Some(1.0)
+    });
+    assert_eq!((values["b/events/overruns"], values["b/events/streams"]), (Some(2.0), Some(3.0)));
+    let warnings = values["b/events/warning"].unwrap();
+    assert!((1000.0..2000.0).contains(&warnings), "{warnings}");
 }
 
 #[test]

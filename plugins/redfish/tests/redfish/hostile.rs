@@ -211,6 +211,54 @@ fn resources_and_sensors_are_bounded() {
 }
 
 #[test]
+fn a_service_whose_resources_change_with_each_walk_is_bounded() {
+    let service = TestService::new();
+    let walks = Arc::new(Mutex::new(Vec::new()));
+    let theirs = walks.clone();
+    // 20 resources with 450 names are more than 8,000.
+    let temperatures: Vec<Value> =
+        (0..450).map(|number| json!({ "Name": format!("T{number}"), "ReadingCelsius": 7 })).collect();
+    let temperatures = json!({ "Temperatures": temperatures });
+    service.hook(move |request| {
+        let path = request.path.trim_end_matches('/');
+        let mut walks = theirs.lock().unwrap();
+        let body = match path.strip_prefix("/redfish/v1/Chassis") {
+            Some("") => {
+                // Back to the collection and the root, and each member three times.
+                let members = (0..30).flat_map(|number| {
+                    let path = format!("Chassis/{}_{number}", walks.len());
+                    [link(&path), link(&format!("{path}/")), link(&format!("{path}?again"))]
+                });
+                let back = [link("Chassis"), link("Chassis/"), link("")];
+                let members: Vec<Value> = back.into_iter().chain(members).collect();
+                json!({ "Members": members })
+            }
+            Some(level) if level.ends_with("/Thermal") => temperatures.clone(),
+            Some(level) => json!({ "Thermal": link(&format!("Chassis{level}/Thermal")) }),
+            None => {
+                walks.push(std::time::Instant::now());
+                return None;
+            }
+        };
+        Some(ServiceReply::json(200, &body))
+    });
+    let keys = "resources_max = 40\nrediscover = \"1s\"\nsubsystems = [\"thermal\", \"state\"]";
+    let mut running = started(&config(service.port, keys));
+    running.wait_for_note("20 resources are linked to twice, or more than resources_max = 40");
+    running.wait_for_note("or more new names in an hour than its budget");
+    wait_until("five walks", || {
+        running.discover();
+        let of_chassis = running.groups.iter().filter(|group| group.name.starts_with("b/chassis/")).count();
+        assert!(of_chassis <= 40, "{of_chassis}");
+        walks.lock().unwrap().len() >= 5
+    });
+    // 1 s, as rediscover says and as the first pause is, then 1 s, 2 s and 4 s.
+    let walks = walks.lock().unwrap();
+    assert!(walks[4] - walks[0] >= std::time::Duration::from_secs(7), "the pauses grow");
+    assert!(service.requests().iter().all(|request| !request.path.contains('?')), "each resource is requested once");
+}
+
+#[test]
 fn what_vanishes_has_gaps_and_comes_back_and_what_is_new_is_found() {
     let service = TestService::new();
     let keys = "rediscover = \"1s\"";

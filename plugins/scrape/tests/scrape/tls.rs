@@ -43,6 +43,10 @@ impl Authority {
     /// A server with a certificate of this authority, which asks clients for one if `asks`.
     fn server(&self, name: &str, until: i32, asks: bool) -> StubServer {
         let (certificate, key) = self.certificate(name, until);
+        self.server_with(&certificate, &key, asks)
+    }
+
+    fn server_with(&self, certificate: &rcgen::Certificate, key: &KeyPair, asks: bool) -> StubServer {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
             ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
@@ -87,6 +91,15 @@ fn certificates_of_exporters_and_of_the_client() {
     ] {
         running(folder.path(), &server, "").wait_for_note(what);
     }
+    // A certificate of an authority that the server shows as its own, and that is `ca` itself.
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let own = params.self_signed(&key).unwrap();
+    std::fs::write(folder.path().join("ca.pem"), own.pem()).unwrap();
+    let values = running(folder.path(), &authority.server_with(&own, &key, false), "").answer("e", |_| true);
+    assert_eq!(values["e/b"], Some(7.0));
+    std::fs::write(folder.path().join("ca.pem"), &authority.pem).unwrap();
     let credentials = folder.path().join("credentials");
     std::fs::create_dir(&credentials).unwrap();
     std::fs::set_permissions(&credentials, std::fs::Permissions::from_mode(0o700)).unwrap();
