@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 /// A bound on a rate.
 #[derive(Debug, Clone, Copy)]
 pub struct PaceLimit {
-    /// Events a second.
     pub events_s: f64,
-    /// Bytes a second.
     pub bytes_s: f64,
     /// The seconds over which the mean is taken: so much may come at once.
     pub burst_s: f64,
@@ -24,7 +22,7 @@ pub struct PaceBudget {
 }
 
 impl PaceBudget {
-    /// A full budget.
+    /// A budget that is full at first.
     pub fn new(limit: PaceLimit) -> Self {
         let PaceLimit { events_s, bytes_s, burst_s } = limit;
         Self { limit, events: events_s * burst_s, bytes: bytes_s * burst_s, at: None }
