@@ -9,6 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wholegrain_model::SensorDef;
 use wholegrain_sources::{ReadProblem, Reader, Reading, Row};
 
+/// What is wrong with a device that answers with the same old time.
+pub const OLD_TIME: &str = "the newest time of the device is older than stale_after: is its clock right?";
+
 /// Why a device gave no values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceProblem {
@@ -82,6 +85,8 @@ struct NewestAnswer {
     taken_at: i64,
     /// Why there is no newer answer.
     problem: Option<DeviceProblem>,
+    /// Whether the last answer had no newer values than the one before.
+    is_repeated: bool,
     /// Whether a poll has ended, with an answer or without.
     was_polled: bool,
     /// What the next discovery says about the answers.
@@ -133,15 +138,22 @@ impl AnswerSlot {
         newest.values.copy_from_slice(values);
         newest.number += 1;
         newest.taken_at = taken_at;
-        newest.problem = None;
+        (newest.problem, newest.is_repeated) = (None, false);
         newest.was_polled = true;
         true
+    }
+
+    /// Notes an answer whose own time is that of the answer before.
+    pub fn repeat(&self) {
+        let mut newest = self.lock();
+        (newest.problem, newest.is_repeated) = (None, true);
+        newest.was_polled = true;
     }
 
     /// Notes why a poll brought no answer.
     pub fn fail(&self, problem: DeviceProblem) {
         let mut newest = self.lock();
-        newest.problem = Some(problem);
+        (newest.problem, newest.is_repeated) = (Some(problem), false);
         newest.was_polled = true;
     }
 
@@ -191,7 +203,10 @@ impl Reader for AnswerReader {
         let age = (self.now)().saturating_sub(newest.taken_at);
         if newest.number == 0 || age > i64::try_from(self.stale_after_ns).unwrap_or(i64::MAX) {
             // Gaps at the tick: the newest answer, if there is one, is too old to stand for the present.
-            let silent = || DeviceProblem::Silent.read_problem();
+            let silent = || match newest.is_repeated {
+                true => ReadProblem::Message { text: OLD_TIME },
+                false => DeviceProblem::Silent.read_problem(),
+            };
             let problem = if newest.was_polled { Some(problem.unwrap_or_else(silent)) } else { None };
             return Reading { unchanged: !newest.was_polled, problem, ..Reading::COMPLETE };
         }
@@ -250,6 +265,12 @@ mod tests {
 
         assert!(slot.publish(130, &[Some(8), Some(9)]));
         assert_eq!(read(&mut reader).1, [Some(8), Some(9)]);
+        slot.repeat();
+        NOW.store(160, Ordering::Relaxed);
+        assert!(read(&mut reader).0.unchanged);
+        NOW.store(161, Ordering::Relaxed);
+        let (reading, values) = read(&mut reader);
+        assert_eq!((reading.problem, values), (Some(ReadProblem::Message { text: OLD_TIME }), vec![None, None]));
         slot.set_sensors(vec![SensorDef::gauge("c", "1", "")]);
         assert!(read(&mut reader).0.layout_changed);
     }

@@ -27,7 +27,7 @@ mod resolver;
 pub mod schedule;
 mod status;
 
-pub use answers::{AnswerReader, AnswerSlot, DeviceProblem, WallTime, system_time};
+pub use answers::{AnswerReader, AnswerSlot, DeviceProblem, OLD_TIME, WallTime, system_time};
 pub use config::{DeviceConfig, DevicesConfig, PollTiming};
 pub use credentials::{Credentials, SecretText};
 pub use groups::{DeviceGroup, DeviceGroups};

@@ -4,7 +4,6 @@
 //! - Out: the status, headers and body of an answer, or a [`DeviceProblem`].
 //! - Never: an answer or a decompressed body without a bound; a secret in a message; a credential that follows a redirect to another host.
 
-use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,14 +15,18 @@ use ureq::unversioned::transport::{Connector, RustlsConnector, TcpConnector};
 use ureq::{AsSendBody, http};
 use wholegrain_devices::{Credentials, DeviceProblem, SecretText};
 
+mod body;
 pub mod json;
 mod names;
 mod redirect;
+mod sensor_room;
 mod stream;
 mod tls;
 mod tree_room;
 
+pub use body::{AnswerBody, NO_ROOM};
 pub use json::JsonTree;
+pub use sensor_room::SensorRoom;
 pub use tree_room::{NODES_MAX, TREE_BYTES_MAX, TreeCost, TreeFault, TreeRoom};
 
 use names::{ClientNames, NoThread};
@@ -153,6 +156,20 @@ impl DeviceClient {
         deadline: Instant,
         body: &mut Vec<u8>,
     ) -> Result<AnswerHead, DeviceProblem> {
+        let mut answer = AnswerBody::default();
+        *body = Vec::new();
+        let result = self.call_with_room(request, deadline, &mut answer);
+        *body = answer.into_bytes();
+        result
+    }
+
+    /// As [`DeviceClient::call`], for a body that has its room as long as it lives.
+    pub fn call_with_room(
+        &self,
+        request: &DeviceRequest,
+        deadline: Instant,
+        body: &mut AnswerBody,
+    ) -> Result<AnswerHead, DeviceProblem> {
         let mut url = request.url.to_owned();
         // A redirect of a POST becomes a GET without a body, unless its status says otherwise.
         let (mut method, mut text) = (request.method, request.body);
@@ -185,9 +202,9 @@ impl DeviceClient {
         (method, url, text): (&str, &str, Option<&str>),
         is_own: bool,
         deadline: Instant,
-        body: &mut Vec<u8>,
+        body: &mut AnswerBody,
     ) -> Result<AnswerHead, DeviceProblem> {
-        body.clear();
+        *body = AnswerBody::default();
         let left = deadline.saturating_duration_since(Instant::now()).max(TIMEOUT_MIN);
         let mut build = http::Request::builder().method(method).uri(url);
         for (name, value) in request.headers.iter().filter(|(name, _)| is_own || name.eq_ignore_ascii_case("accept")) {
@@ -208,24 +225,22 @@ impl DeviceClient {
         }
         .inspect_err(|_| self.names.forget())?;
         let head = AnswerHead { status: response.status().as_u16(), headers: response.headers().clone() };
-        self.read(response.into_body().into_reader(), body)?;
+        let read = |error: &std::io::Error| match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>())
+        {
+            Some(error) => problem(error),
+            None => io_problem(error),
+        };
+        let answer = response.into_body();
+        let lengths = (answer.content_length(), self.bytes_max);
+        body.read(answer.into_reader(), lengths, deadline, read)?;
+        self.check_length(body)?;
         if body.starts_with(&GZIP_MAGIC) {
             let packed = std::mem::take(body);
-            let mut decoder = MultiGzDecoder::new(packed.as_slice()).take(self.bytes_max + 1);
-            decoder.read_to_end(body).map_err(|_| DeviceProblem::Garbage("gzip that is damaged"))?;
+            let damaged = |_: &std::io::Error| DeviceProblem::Garbage("gzip that is damaged");
+            body.read(MultiGzDecoder::new(&*packed), (None, self.bytes_max), deadline, damaged)?;
             self.check_length(body)?;
         }
         Ok(head)
-    }
-
-    fn read(&self, reader: impl Read, body: &mut Vec<u8>) -> Result<(), DeviceProblem> {
-        reader.take(self.bytes_max + 1).read_to_end(body).map_err(|error| {
-            match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
-                Some(error) => problem(error),
-                None => io_problem(&error),
-            }
-        })?;
-        self.check_length(body)
     }
 
     fn check_length(&self, body: &[u8]) -> Result<(), DeviceProblem> {

@@ -2,6 +2,7 @@
 //!
 //! An answer reserves what its tree can take before it is parsed, and keeps what the tree does take until it is dropped. All threads of a plug-in
 //! share the room. An answer that finds none within [`ROOM_WAIT`] is refused, as a plug-in without memory ends with all its devices.
+//! The rows of tables and long bodies have rooms of their own.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,7 +16,11 @@ pub const TREE_BYTES_MAX: usize = 8 << 20;
 /// The most bytes of all trees of a plug-in at the same time: 48 MiB, a fifth of what a plug-in has without `memory_bytes_max`.
 const TREES_BYTES_MAX: usize = 48 << 20;
 /// How long an answer waits for room: 5 s. A tree is in use for a fraction of a second.
-const ROOM_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// The most bytes of the rows of all answers at the same time: 16 MiB. An answer with more is alone.
+const ROWS_BYTES_MAX: usize = 16 << 20;
+/// The bytes of a node that a query finds, with the way to it twice.
+const FOUND_BYTES: usize = 250;
 /// The bytes of a value in a list whose capacity doubles: 32 each.
 const ITEM_BYTES: usize = 64;
 /// The bytes of the first four values of a list, for which the memory is allocated at once.
@@ -45,17 +50,18 @@ impl fmt::Display for TreeFault {
     }
 }
 
-/// What all trees together take.
-struct RoomCounter {
+/// What all trees, or all bodies, together take.
+pub(crate) struct RoomCounter {
     bytes: Mutex<usize>,
     freed: Condvar,
     bytes_max: usize,
 }
 
 static ROOM: RoomCounter = RoomCounter::new(TREES_BYTES_MAX);
+static ROWS: RoomCounter = RoomCounter::new(ROWS_BYTES_MAX);
 
 impl RoomCounter {
-    const fn new(bytes_max: usize) -> Self {
+    pub(crate) const fn new(bytes_max: usize) -> Self {
         Self { bytes: Mutex::new(0), freed: Condvar::new(), bytes_max }
     }
 
@@ -64,14 +70,9 @@ impl RoomCounter {
     }
 
     fn reserve(&'static self, bytes: usize, wait: Duration) -> Result<TreeRoom, TreeFault> {
-        let is_full = |used: &mut usize| used.saturating_add(bytes) > self.bytes_max;
-        let mut used =
-            self.freed.wait_timeout_while(self.lock(), wait, is_full).unwrap_or_else(PoisonError::into_inner).0;
-        if is_full(&mut used) {
-            return Err(TreeFault::NoRoom);
-        }
-        *used += bytes;
-        Ok(TreeRoom { counter: self, bytes })
+        let mut room = TreeRoom { counter: self, bytes: 0 };
+        room.grow(bytes, wait)?;
+        Ok(room)
     }
 
     fn free(&self, bytes: usize) {
@@ -95,8 +96,35 @@ impl TreeRoom {
         if bytes > TREE_BYTES_MAX { Err(too_large()) } else { ROOM.reserve(bytes, ROOM_WAIT) }
     }
 
+    /// Reserves room for what the query of a table finds among at most `nodes` nodes, and for `rows` of `row_bytes` each, and waits for it.
+    pub fn for_rows(nodes: usize, rows: usize, row_bytes: usize) -> Result<Self, TreeFault> {
+        ROWS.reserve(nodes.min(NODES_MAX) * FOUND_BYTES + rows * row_bytes, ROOM_WAIT)
+    }
+
+    /// Room without bytes yet.
+    pub(crate) const fn empty(counter: &'static RoomCounter) -> Self {
+        Self { counter, bytes: 0 }
+    }
+
+    /// Has at least `bytes` from now on, and waits for them. What is larger than the whole room is alone in it.
+    pub(crate) fn grow(&mut self, bytes: usize, wait: Duration) -> Result<(), TreeFault> {
+        let (counter, own) = (self.counter, self.bytes);
+        if bytes <= own {
+            return Ok(());
+        }
+        let is_full = |used: &mut usize| *used > own && used.saturating_add(bytes - own) > counter.bytes_max;
+        let waited = counter.freed.wait_timeout_while(counter.lock(), wait, is_full);
+        let mut used = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if is_full(&mut used) {
+            return Err(TreeFault::NoRoom);
+        }
+        *used += bytes - own;
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// Frees what is beyond `bytes`.
-    fn shrink(&mut self, bytes: usize) {
+    pub(crate) fn shrink(&mut self, bytes: usize) {
         if bytes < self.bytes {
             self.counter.free(self.bytes - bytes);
             self.bytes = bytes;
@@ -201,6 +229,19 @@ mod tests {
         let third = counter.reserve(50, Duration::ZERO).unwrap();
         assert_eq!(counter.reserve(1, Duration::ZERO).err(), Some(TreeFault::NoRoom));
         drop((first, second, third));
+        assert_eq!(*counter.lock(), 0);
+    }
+
+    #[test]
+    fn what_is_larger_than_the_room_is_alone_in_it() {
+        let counter = counter();
+        let mut large = counter.reserve(60, Duration::ZERO).unwrap();
+        let small = counter.reserve(10, Duration::ZERO).unwrap();
+        assert_eq!(large.grow(101, Duration::ZERO), Err(TreeFault::NoRoom));
+        drop(small);
+        assert_eq!((large.grow(500, Duration::ZERO), large.grow(400, Duration::ZERO)), (Ok(()), Ok(())));
+        assert_eq!(counter.reserve(1, Duration::ZERO).err(), Some(TreeFault::NoRoom));
+        drop(large);
         assert_eq!(*counter.lock(), 0);
     }
 

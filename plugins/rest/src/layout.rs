@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use wholegrain_device_http::SensorRoom;
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::check_relative;
 
@@ -21,8 +22,24 @@ pub struct PageLayout {
     count: usize,
 }
 
+/// The bytes of a row in a layout without its sensors: twice its name, and its places.
+const ROW_BYTES: usize = 200;
+
+/// Bounds of a new layout besides `series_max`.
+#[derive(Debug, Clone, Copy)]
+pub struct LayoutBounds {
+    /// The most bytes of all rows with their sensors.
+    pub bytes_max: usize,
+    /// The most sensors of rows that are new.
+    pub new_max: usize,
+}
+
 /// What a new layout found.
 pub struct NewLayout {
+    /// What the rows and their sensors take.
+    pub bytes: usize,
+    /// The sensors of new rows.
+    pub new: usize,
     pub sensors: Vec<SensorDef>,
     /// A row that has no sensors, and why.
     pub refused: Option<String>,
@@ -45,14 +62,22 @@ impl PageLayout {
     }
 
     /// Makes the layout of the rows that were there before and of those `found` in each table. `path` is that of the device, `group` the name of the address.
-    pub fn learn(&mut self, spec: &PageSpec, path: &str, group: &str, found: &[Vec<String>]) -> NewLayout {
+    pub fn learn(
+        &mut self,
+        spec: &PageSpec,
+        path: &str,
+        group: &str,
+        found: &[Vec<String>],
+        bounds: LayoutBounds,
+    ) -> NewLayout {
         self.rows.resize(spec.tables.len(), BTreeMap::new());
-        let mut left = spec.series_max;
+        let (mut left, mut bytes, mut new_sensors) = (spec.series_max, 0, 0);
         for ((rows, table), found) in self.rows.iter_mut().zip(&spec.tables).zip(found) {
             let present: HashSet<&String> = found.iter().collect();
             rows.iter_mut().for_each(|(name, absent)| *absent = if present.contains(name) { 0 } else { *absent + 1 });
             rows.retain(|_, absent| *absent < FORGET_AFTER);
             left = left.saturating_sub(rows.len() * table.columns.len());
+            bytes += rows.keys().map(|row| row_bytes(table, path, row)).sum::<usize>();
         }
         let own = own_sensors(path, group);
         let mut names: HashSet<String> = own.iter().map(|sensor| sensor.name.clone()).collect();
@@ -69,17 +94,22 @@ impl PageLayout {
             let known: HashSet<&String> = self.rows[number].keys().collect();
             let new: Vec<String> =
                 found.get(number).into_iter().flatten().filter(|name| !known.contains(name)).cloned().collect();
-            for name in new {
-                if table.columns.len() > left {
-                    refused = Some(format!(
-                        "more than series_max = {} sensors: the row {name:?} and others are left out",
-                        spec.series_max
-                    ));
-                    break;
-                }
-                if self.rows[number].insert(name, 0).is_none() {
-                    left -= table.columns.len();
-                }
+            let columns = table.columns.len();
+            for name in &new {
+                let row = row_bytes(table, path, name);
+                let reason = if columns > left {
+                    format!("more than series_max = {} sensors", spec.series_max)
+                } else if columns > bounds.new_max.saturating_sub(new_sensors) {
+                    "too many rows are new, more come later".to_owned()
+                } else if bytes + row > bounds.bytes_max {
+                    "too much memory beside other devices; raise memory_bytes_max".to_owned()
+                } else {
+                    self.rows[number].insert(name.clone(), 0);
+                    (left, bytes, new_sensors) = (left - columns, bytes + row, new_sensors + columns);
+                    continue;
+                };
+                refused = Some(format!("{reason}: the row {name:?} and others are left out"));
+                break;
             }
             self.rows[number].retain(|name, _| {
                 let new = row_sensors(table, path, name);
@@ -97,10 +127,20 @@ impl PageLayout {
                 is_good
             });
         }
+        let new = new_sensors;
         self.count = sensors.len();
         sensors.extend(own);
-        NewLayout { sensors, refused }
+        NewLayout { bytes, new, sensors, refused }
     }
+}
+
+/// What a row and its sensors take.
+fn row_bytes(table: &PageTable, path: &str, row: &str) -> usize {
+    let place = path.len() + table.name.len() + row.len() + 3;
+    let sensor =
+        |column: &SensorDef| SensorRoom::cost(place + column.name.len() + column.unit.len() + column.description.len());
+    let sensors: usize = table.columns.iter().map(|column| sensor(&column.value.sensor)).sum();
+    ROW_BYTES + 2 * row.len() + sensors
 }
 
 /// The sensors of a row.
@@ -119,7 +159,57 @@ fn own_sensors(path: &str, group: &str) -> [SensorDef; OWN_SENSORS] {
         SensorDef::gauge(
             name("left_out"),
             "1",
-            "Rows of tables that have no sensors: beyond series_max, without a name, or new.",
+            "Rows of tables that have no sensors: beyond a bound, without a name, or new.",
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{PageFormat, PagePath};
+    use crate::spec::PathValue;
+    use crate::value::PageValue;
+
+    /// A table with two columns.
+    fn spec() -> PageSpec {
+        let path = |text: &str| PagePath::parse(text, PageFormat::Json).unwrap();
+        let column = |name: &str| PathValue {
+            path: path(name),
+            value: PageValue {
+                sensor: SensorDef::gauge(name, "1", "").float(),
+                states: Default::default(),
+                absent_numbers: Vec::new(),
+                absent_texts: Vec::new(),
+                min: f64::NEG_INFINITY,
+                max: f64::INFINITY,
+                linear: None,
+                has_decimal_comma: false,
+            },
+        };
+        let columns = vec![column("a"), column("b")];
+        let table = PageTable { name: "t".to_owned(), rows: path("$.*"), index: Vec::new(), time: None, columns };
+        PageSpec { format: PageFormat::Json, time: None, values: Vec::new(), tables: vec![table], series_max: 1000 }
+    }
+
+    #[test]
+    fn new_rows_have_a_budget_and_all_rows_a_bound_of_memory() {
+        let (spec, mut layout) = (spec(), PageLayout::default());
+        let mut learn = |rows: &[&str], bytes_max: usize, new_max: usize| {
+            let found = vec![rows.iter().map(|row| (*row).to_owned()).collect()];
+            let new = layout.learn(&spec, "d", "u", &found, LayoutBounds { bytes_max, new_max });
+            (layout.count(), new.new, new.bytes, new.refused.unwrap_or_default())
+        };
+        let (count, new, bytes, refused) = learn(&["r1", "r2"], usize::MAX, 5);
+        assert_eq!((count, new, refused.as_str()), (4, 4, ""));
+        let (count, new, _, refused) = learn(&["r1", "r2", "r3"], usize::MAX, 1);
+        assert_eq!((count, new), (4, 0));
+        assert_eq!(refused, "too many rows are new, more come later: the row \"r3\" and others are left out");
+        let (count, new, after, refused) = learn(&["r1", "r2", "r3", "r4"], bytes / 2 * 3, 100);
+        assert_eq!((count, new, after), (6, 2, bytes / 2 * 3));
+        assert!(refused.starts_with("too much memory beside other devices"), "{refused}");
+        assert!(bytes > 4 * SensorRoom::cost(1));
+        // What is known stays, whatever the bounds.
+        assert_eq!(learn(&["r1"], 0, 0).0, 6);
+    }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 use serde_json_path::{JsonPath, NormalizedPath, PathElement};
-use wholegrain_device_http::{JsonTree, TreeFault, TreeRoom, json};
+use wholegrain_device_http::{JsonTree, NO_ROOM, TreeFault, TreeRoom, json};
 
 use crate::csv_table::{self, CsvFormat};
 use crate::value::{GapReason, PageScalar};
@@ -28,9 +28,6 @@ pub struct PageFault {
     pub what: &'static str,
     pub detail: String,
 }
-
-/// What is wrong with an answer for which there is no room.
-pub const NO_ROOM: &str = "an answer that is too large beside those of other devices";
 
 /// The text of an answer. JSON is UTF-8; other texts that are not are read as Latin-1, as old devices write it.
 pub fn text(body: &[u8], format: PageFormat) -> Result<Cow<'_, str>, PageFault> {
@@ -74,7 +71,13 @@ impl<'i> PageTree<'i> {
             PageFormat::Xml => ("no XML", xml::parse(text).map(|(tree, _room)| Self::Elements { tree, _room })),
         };
         tree.map_err(|fault| {
-            let what = if fault == TreeFault::NoRoom { NO_ROOM } else { what };
+            let what = match fault {
+                TreeFault::NoRoom => NO_ROOM,
+                _ if text.trim_start().starts_with('<') && format != PageFormat::Xml => {
+                    "what begins as XML: check `format`"
+                }
+                _ => what,
+            };
             PageFault { what, detail: fault.to_string() }
         })
     }

@@ -6,7 +6,7 @@ use wholegrain_devices::{AnswerSlot, DeviceGroup, DeviceGroups, PolledGroup, Poo
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::{ConfigureContext, GroupPlan, Source, SourceType};
 
-use crate::layout::PageLayout;
+use crate::layout::{LayoutBounds, PageLayout};
 use crate::notes::RestNotes;
 use crate::settings::{self, DevicePlan, RestPlan};
 use crate::target::RestDevice;
@@ -46,7 +46,8 @@ impl RunningPolls {
                 let slot = Arc::new(AnswerSlot::default());
                 if url.spec.tables.is_empty() {
                     // The sensors are known before any answer.
-                    slot.set_sensors(PageLayout::default().learn(&url.spec, path, &url.name, &[]).sensors);
+                    let bounds = LayoutBounds { bytes_max: 0, new_max: 0 };
+                    slot.set_sensors(PageLayout::default().learn(&url.spec, path, &url.name, &[], bounds).sensors);
                 }
                 let group = DeviceGroup { name: format!("{path}/{}", url.name), timing: url.timing, slot };
                 polled.push(PolledGroup { ticks: group.ticks(), slot: group.slot.clone() });

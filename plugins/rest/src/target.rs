@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wholegrain_device_http::{AnswerHead, DeviceClient, DeviceRequest, check_status};
-use wholegrain_devices::{AnswerSlot, BlockingProtocol, DeviceProblem, system_time};
+use wholegrain_device_http::{
+    AnswerBody, AnswerHead, DeviceClient, DeviceRequest, NO_ROOM, NODES_MAX, SensorRoom, TreeRoom, check_status,
+};
+use wholegrain_devices::{AnswerSlot, BlockingProtocol, DeviceProblem, NewNames, OLD_TIME, system_time};
 
-use crate::layout::PageLayout;
+use crate::layout::{LayoutBounds, PageLayout};
 use crate::notes::{GapRecord, RestNotes};
 use crate::page::{self, PageFault, PageNode, PageTree};
 use crate::settings::UrlPlan;
@@ -20,8 +22,14 @@ const LEARN_PAUSE_MIN: Duration = Duration::from_secs(1);
 const LEARN_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// How far ahead the clock of a device may be: 60 s.
 const AHEAD_NS_MAX: i64 = 60_000_000_000;
-/// A buffer that is longer is freed after its answer: 64 KiB.
-const BUFFER_BYTES_KEPT: usize = 64 << 10;
+/// The longest name of a row.
+const ROW_NAME_BYTES_MAX: usize = 256;
+/// What is read of a text for the name of a row: more than a level of a path can have.
+const ROW_TEXT_CHARACTERS: usize = 256;
+/// The bytes of a row while its table is read: its node, its place among the rows, and its name twice.
+const ROW_BYTES: usize = 300 + 2 * ROW_NAME_BYTES_MAX;
+/// The part of `memory_bytes_max` that the sensors of all devices may take: 64 MiB of 256 MiB.
+const ROOM_EIGHTHS: usize = 2;
 
 /// Polls the addresses of one device.
 pub struct RestDevice {
@@ -29,14 +37,13 @@ pub struct RestDevice {
     client: DeviceClient,
     groups: Vec<RestGroup>,
     notes: Arc<RestNotes>,
-    body: Vec<u8>,
 }
 
 impl RestDevice {
     /// A device that was not polled yet.
     pub fn new(path: &str, client: DeviceClient, urls: &[UrlPlan], notes: Arc<RestNotes>) -> Self {
         let groups = urls.iter().cloned().map(RestGroup::new).collect();
-        Self { path: path.to_owned(), client, groups, notes, body: Vec::new() }
+        Self { path: path.to_owned(), client, groups, notes }
     }
 }
 
@@ -44,20 +51,9 @@ impl BlockingProtocol for RestDevice {
     fn poll(&mut self, group: usize, slot: &AnswerSlot, deadline: Instant) -> Result<(), DeviceProblem> {
         let Some(group) = self.groups.get_mut(group) else { return Ok(()) };
         let begin = Instant::now();
-        let result = group.fetch(&self.client, deadline, &mut self.body).and_then(|()| {
-            let (path, notes) = (&self.path, &self.notes);
-            group.take(
-                &self.body,
-                slot,
-                AnswerTiming { begin, end: Instant::now(), end_ns: system_time() },
-                path,
-                notes,
-            )
-        });
-        if self.body.capacity() > BUFFER_BYTES_KEPT {
-            self.body = Vec::new();
-        }
-        result
+        let body = group.fetch(&self.client, deadline)?;
+        let timing = AnswerTiming { begin, end: Instant::now(), end_ns: system_time() };
+        group.take(&body, slot, timing, &self.path, &self.notes)
     }
 }
 
@@ -76,6 +72,8 @@ struct RestGroup {
     layout: PageLayout,
     /// When rows were learned, and the pause after it.
     learned: Option<(Instant, Duration)>,
+    room: SensorRoom,
+    new_names: NewNames,
     /// Whether rows did not fit at that time.
     is_full: bool,
     /// The newest time that an answer had of its own.
@@ -93,11 +91,15 @@ struct TableRows<'t, 'i> {
     /// The names in the order of the answer.
     names: Vec<String>,
     nameless: usize,
+    /// Rows with too long names, and those beyond the most of an answer.
+    left_out: usize,
 }
 
 impl RestGroup {
     fn new(plan: UrlPlan) -> Self {
         Self {
+            room: SensorRoom::new(ROOM_EIGHTHS),
+            new_names: NewNames::new(plan.spec.series_max),
             plan,
             layout: PageLayout::default(),
             learned: None,
@@ -110,11 +112,12 @@ impl RestGroup {
         }
     }
 
-    fn fetch(&self, client: &DeviceClient, deadline: Instant, body: &mut Vec<u8>) -> Result<(), DeviceProblem> {
+    fn fetch(&self, client: &DeviceClient, deadline: Instant) -> Result<AnswerBody, DeviceProblem> {
+        let mut body = AnswerBody::default();
         let request = &self.plan.request;
         let headers: Vec<(&str, &str)> =
             request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let head: AnswerHead = client.call(
+        let head: AnswerHead = client.call_with_room(
             &DeviceRequest {
                 method: request.method,
                 url: &request.url,
@@ -123,10 +126,13 @@ impl RestGroup {
                 authorized: true,
             },
             deadline,
-            body,
+            &mut body,
         )?;
         // A POST can be answered with 201, 202 or 203 and a body.
-        if (200..=203).contains(&head.status) { Ok(()) } else { check_status(head.status) }
+        if !(200..=203).contains(&head.status) {
+            check_status(head.status)?;
+        }
+        Ok(body)
     }
 
     /// Takes an answer: learns new rows, and publishes its values.
@@ -150,7 +156,7 @@ impl RestGroup {
                 }
                 self.fault = Some(fault.what);
                 // Not the device's fault: it is asked at its next interval.
-                let is_ours = fault.what == page::NO_ROOM;
+                let is_ours = fault.what == NO_ROOM;
                 return Err(if is_ours { DeviceProblem::Refused } else { DeviceProblem::Garbage }(fault.what));
             }
         };
@@ -158,9 +164,16 @@ impl RestGroup {
         let taken_at = match self.time_of(&tree, timing.end_ns)? {
             Some(taken_at) => taken_at,
             // The device has no newer values: a value is never repeated.
-            None => return Ok(()),
+            None => {
+                slot.repeat();
+                return Ok(());
+            }
         };
-        let tables: Vec<TableRows> = spec.tables.iter().map(|table| find_rows(&tree, table)).collect();
+        // No format has more nodes than bytes.
+        let nodes = if spec.tables.is_empty() { 0 } else { body.len().min(NODES_MAX) };
+        let mut rows_left = (nodes * spec.tables.len()).min(2 * spec.series_max);
+        let _room = TreeRoom::for_rows(nodes, rows_left, ROW_BYTES).map_err(|_| DeviceProblem::Refused(NO_ROOM))?;
+        let tables: Vec<TableRows> = spec.tables.iter().map(|table| find_rows(&tree, table, &mut rows_left)).collect();
         if self.learned.is_none() || (self.has_unknown(&tables) && self.may_learn(timing.end)) {
             self.learn(&tables, slot, timing.end, path, notes);
         }
@@ -172,7 +185,7 @@ impl RestGroup {
             notes.add(format!("{place}: {note}"));
         }
         let gaps = self.reasons.iter().flatten().filter(|reason| reason.is_noted()).count();
-        let unknown = self.unknown(&tables) + tables.iter().map(|table| table.nameless).sum::<usize>();
+        let unknown = self.unknown(&tables) + tables.iter().map(|table| table.nameless + table.left_out).sum::<usize>();
         let own = [timing.end.duration_since(timing.begin).as_secs_f64().to_bits(), gaps as u64, unknown as u64];
         self.values.extend(own.map(Some));
         slot.publish(taken_at, &self.values);
@@ -190,7 +203,7 @@ impl RestGroup {
             return Err(DeviceProblem::Refused("a time in the future: its clock is wrong"));
         }
         if now_ns.saturating_sub(own) > self.plan.stale_ns {
-            return Err(DeviceProblem::Refused("a time older than stale_after: old values, or its clock is wrong"));
+            return Err(DeviceProblem::Refused(OLD_TIME));
         }
         // A step back of the clock that is larger than stale_after is an error above; a smaller one passes.
         if self.own_time.is_some_and(|newest| own <= newest) {
@@ -218,7 +231,13 @@ impl RestGroup {
 
     fn learn(&mut self, tables: &[TableRows], slot: &AnswerSlot, now: Instant, path: &str, notes: &RestNotes) {
         let found: Vec<Vec<String>> = tables.iter().map(|table| table.names.clone()).collect();
-        let new = self.layout.learn(&self.plan.spec, path, &self.plan.name, &found);
+        let (layout, plan, new_max) = (&mut self.layout, &self.plan, self.new_names.left(now));
+        let new = self.room.learn(|bytes_max| {
+            let new = layout.learn(&plan.spec, path, &plan.name, &found, LayoutBounds { bytes_max, new_max });
+            let bytes = new.bytes;
+            (new, bytes)
+        });
+        self.new_names.take(new.new, now);
         if let Some(refused) = new.refused.as_ref().filter(|_| !self.is_full) {
             notes.add(format!("{path} ({}): {refused}", self.plan.name));
         }
@@ -228,7 +247,14 @@ impl RestGroup {
                 self.plan.name, table.0.name, table.1.nameless
             ));
         }
-        self.is_full = new.refused.is_some();
+        let left_out: usize = tables.iter().map(|table| table.left_out).sum();
+        if left_out > 0 && !self.is_full {
+            notes.add(format!(
+                "{path} ({}): {left_out} rows are left out: names longer than {ROW_NAME_BYTES_MAX} bytes, or too many rows",
+                self.plan.name
+            ));
+        }
+        self.is_full = new.refused.is_some() || left_out > 0;
         let pause = match self.learned {
             Some((at, pause)) if now < at + pause * 2 => (pause * 2).min(LEARN_PAUSE_MAX),
             _ => LEARN_PAUSE_MIN,
@@ -307,11 +333,17 @@ fn row_refused(tree: &PageTree, table: &PageTable, row: &PageNode, now_ns: i64, 
     }
 }
 
-/// The rows of a table with their names.
-fn find_rows<'t, 'i>(tree: &'t PageTree<'i>, table: &PageTable) -> TableRows<'t, 'i> {
-    let mut found = TableRows { rows: HashMap::new(), names: Vec::new(), nameless: 0 };
+/// The rows of a table with their names, at most `left`, which is lowered.
+fn find_rows<'t, 'i>(tree: &'t PageTree<'i>, table: &PageTable, left: &mut usize) -> TableRows<'t, 'i> {
+    let mut found = TableRows { rows: HashMap::new(), names: Vec::new(), nameless: 0, left_out: 0 };
     for row in tree.rows(&table.rows) {
-        let text = |path| tree.scalar(&row, path).ok().and_then(|scalar| scalar.text().map(|text| text.into_owned()));
+        if *left == 0 {
+            found.left_out += 1;
+            continue;
+        }
+        *left -= 1;
+        let begin = |text: &str| text.chars().take(ROW_TEXT_CHARACTERS).collect();
+        let text = |path| tree.scalar(&row, path).ok().and_then(|scalar| scalar.text().map(|text| begin(&text)));
         let texts: Option<Vec<String>> = if table.index.is_empty() {
             row.key().map(|key| vec![key])
         } else {
@@ -321,6 +353,10 @@ fn find_rows<'t, 'i>(tree: &'t PageTree<'i>, table: &PageTable) -> TableRows<'t,
             found.nameless += 1;
             continue;
         };
+        if name.len() > ROW_NAME_BYTES_MAX {
+            found.left_out += 1;
+            continue;
+        }
         match found.rows.get_mut(&name) {
             Some(row) => *row = None,
             None => {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use wholegrain_device_http::{DeviceClient, DeviceRequest, check_status};
+use wholegrain_device_http::{AnswerBody, DeviceClient, DeviceRequest, check_status};
 use wholegrain_devices::DeviceProblem;
 use wholegrain_sources::exposition::Dialect;
 
@@ -18,9 +18,9 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// Gets the page into `body`, which is cleared first. Gives its language.
-    pub fn fetch(&self, deadline: Instant, body: &mut Vec<u8>) -> Result<Dialect, DeviceProblem> {
+    pub fn fetch(&self, deadline: Instant, body: &mut AnswerBody) -> Result<Dialect, DeviceProblem> {
         let request = DeviceRequest::get(&self.url, &[("Accept", ACCEPT)]);
-        let head = self.client.call(&request, deadline, body)?;
+        let head = self.client.call_with_room(&request, deadline, body)?;
         check_status(head.status)?;
         let media_type = head.header("content-type").unwrap_or_default().trim_start();
         let is_open = media_type.starts_with("application/openmetrics-text");

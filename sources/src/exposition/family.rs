@@ -6,6 +6,7 @@ use wholegrain_model::Kind;
 use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX};
 
 use super::lines::Line;
+use super::series::SERIES_BYTES_MAX;
 
 /// The kind of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,9 +76,23 @@ struct Family {
     unit: Option<String>,
 }
 
+/// The most bytes of all metadata of one text, each with its family's name: 8 MiB. What follows is ignored.
+const METADATA_BYTES_MAX: usize = 8 << 20;
+/// The bytes of a family without its texts.
+const FAMILY_BYTES: usize = 200;
+
 /// The metadata of one text.
 #[derive(Debug, Clone, Default)]
-pub struct Families(HashMap<String, Family>);
+pub struct Families {
+    families: HashMap<String, Family>,
+    bytes: usize,
+}
+
+impl Family {
+    fn text_bytes(&self) -> usize {
+        self.help.capacity() + self.unit.as_ref().map_or(0, String::capacity)
+    }
+}
 
 /// What metadata say about one sample.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,25 +103,46 @@ pub struct SampleMeaning {
 }
 
 impl Families {
-    /// Takes a line of metadata.
+    /// Takes a line of metadata. A help text is cut to what a description can have.
     pub fn learn(&mut self, line: &Line<'_>) {
         let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let begin = |bytes: &[u8], most: usize| of(&bytes[..bytes.len().min(most)]);
         match line {
-            Line::Type { family, kind } => self.0.entry(of(family)).or_default().kind = FamilyKind::parse(kind),
-            Line::Help { family, text } => self.0.entry(of(family)).or_default().help = unescaped(&of(text)),
-            Line::Unit { family, unit } => self.0.entry(of(family)).or_default().unit = Some(of(unit)),
+            Line::Type { family, kind } => self.change(family, |of| of.kind = FamilyKind::parse(kind)),
+            Line::Help { family, text } => {
+                // An escape has two bytes and becomes one.
+                let help = unescaped(&begin(text, 2 * DESCRIPTION_BYTES_MAX));
+                self.change(family, |of| of.help = cut(&help, DESCRIPTION_BYTES_MAX));
+            }
+            Line::Unit { family, unit } => {
+                self.change(family, |of| of.unit = Some(begin(unit, UNIT_BYTES_MAX)));
+            }
             _ => {}
         }
     }
 
+    fn change(&mut self, name: &[u8], change: impl FnOnce(&mut Family)) {
+        if name.len() > SERIES_BYTES_MAX || self.bytes > METADATA_BYTES_MAX {
+            return;
+        }
+        let name = String::from_utf8_lossy(name);
+        let family = self.families.entry(name.into_owned()).or_insert_with_key(|name| {
+            self.bytes += FAMILY_BYTES + name.len();
+            Family::default()
+        });
+        let before = family.text_bytes();
+        change(family);
+        self.bytes += family.text_bytes() - before.min(family.text_bytes());
+    }
+
     /// The family of a sample, and the ending by which the sample's name differs from it.
     fn of_sample<'a>(&self, sample: &'a str) -> (Option<&Family>, &'a str) {
-        if let Some(family) = self.0.get(sample) {
+        if let Some(family) = self.families.get(sample) {
             return (Some(family), "");
         }
         SUFFIXES
             .iter()
-            .find_map(|suffix| Some((self.0.get(sample.strip_suffix(suffix)?)?, *suffix)))
+            .find_map(|suffix| Some((self.families.get(sample.strip_suffix(suffix)?)?, *suffix)))
             .map_or((None, ""), |(family, suffix)| (Some(family), &sample[sample.len() - suffix.len()..]))
     }
 
@@ -225,5 +261,19 @@ mod tests {
             check(&known, sample, kind, unit);
         }
         assert_eq!(known.meaning("a_total").description, "One help.");
+    }
+
+    #[test]
+    fn metadata_are_bounded() {
+        let help = |count: usize, help: &str| {
+            let lines: Vec<String> = (0..count).map(|number| format!("# HELP m{number} {help}")).collect();
+            families(&lines.join("\n"))
+        };
+        let known = help(20_000, &"h".repeat(700));
+        assert_eq!(known.meaning("m5").description, "h".repeat(DESCRIPTION_BYTES_MAX));
+        assert!((9_000..20_000).contains(&known.families.len()), "{}", known.families.len());
+        assert_eq!(help(20_000, "x").families.len(), 20_000);
+        assert!(help(500_000, "x").families.len() < 50_000);
+        assert!(families(&format!("# TYPE {} gauge", "n".repeat(SERIES_BYTES_MAX + 1))).families.is_empty());
     }
 }

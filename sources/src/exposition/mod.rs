@@ -21,5 +21,5 @@ pub use lines::{Dialect, Line, SampleLine};
 pub use plain::Attributes;
 pub use rules::{MetricRule, SensorNaming};
 pub use series::Series;
-pub use table::{ExpositionRead, SeriesCatalogue, SeriesTable};
+pub use table::{ExpositionRead, SeriesBounds, SeriesCatalogue, SeriesTable};
 pub use template::PathTemplate;

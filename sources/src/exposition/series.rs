@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 /// The most labels of a series.
 const LABELS_MAX: usize = 64;
+/// The most bytes of a series' name and labels as they are written.
+pub(super) const SERIES_BYTES_MAX: usize = 2048;
 
 /// A series: its name, and its labels sorted by name. A label with an empty value counts as absent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +70,18 @@ impl Series {
         self.labels.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// The series of an identity.
+    pub(super) fn of_identity(identity: &[u8]) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut parts = identity.split(|byte| *byte == 0xff);
+        let name = text(parts.next().unwrap_or_default());
+        let label = |label: &[u8]| {
+            let mut halves = label.splitn(2, |byte| *byte == 0xfe);
+            Some((text(halves.next()?), text(halves.next()?)))
+        };
+        Self { name, labels: parts.filter_map(label).collect() }
+    }
+
     /// Writes what is the same for every way to write the series, into `out`.
     pub fn identity(&self, out: &mut Vec<u8>) {
         out.clear();
@@ -119,6 +133,9 @@ mod tests {
     fn check(key: &str, expected: &str) {
         let series = Series::parse(key.as_bytes()).unwrap_or_else(|| panic!("{key} is refused"));
         assert_eq!(series.to_string(), expected, "{key}");
+        let mut identity = Vec::new();
+        series.identity(&mut identity);
+        assert_eq!(Series::of_identity(&identity).to_string(), expected, "{key}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The series of a text: which sensors they are, and the way to find them again in the next text.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use memchr::memchr;
 use wholegrain_model::name::check_relative;
@@ -11,7 +12,7 @@ use super::lines::{Dialect, Line, SampleLine, sample};
 use super::number;
 use super::plain::{Attributes, time_of_seconds};
 use super::rules::SensorNaming;
-use super::series::Series;
+use super::series::{SERIES_BYTES_MAX, Series};
 use crate::plan::Slot;
 use crate::reader::Row;
 
@@ -22,23 +23,65 @@ const WORD_BYTES_SHOWN: usize = 100;
 /// The most ways of writing a series that a table remembers, for each series.
 const KEYS_PER_SERIES: usize = 2;
 
+/// What messages show of a series: its first 200 characters.
+const SERIES_SHOWN: usize = 200;
+/// The bytes of a series in a catalogue and its table without its texts.
+const SERIES_BYTES: usize = 500;
+/// How often a table has the text of a series: in its order, by this text, and by another way to write it.
+const KEY_COPIES: usize = 3;
+
+/// What is the same for every way to write a series. A catalogue and its table share it.
+type SeriesIdentity = Arc<[u8]>;
+
 /// The series that were in the texts of one exporter, each with its sensor.
 #[derive(Debug, Clone)]
 pub struct SeriesCatalogue {
     naming: SensorNaming,
     series_max: usize,
+    bounds: SeriesBounds,
     /// A series that no text had for as many calls of [`SeriesCatalogue::learn`] is forgotten.
     forget_after: u32,
-    known: BTreeMap<Vec<u8>, KnownSeries>,
-    left_out: usize,
+    known: BTreeMap<SeriesIdentity, KnownSeries>,
+    /// What the known series take.
+    bytes: usize,
+    /// The series of the last text that were not known before it.
+    new: usize,
+    left_out: LeftOut,
+}
+
+/// Bounds of a catalogue besides the number of its series.
+#[derive(Debug, Clone)]
+pub struct SeriesBounds {
+    /// The most bytes that the series and their sensors take.
+    pub bytes_max: usize,
+    /// What a sensor takes outside the catalogue.
+    pub sensor_bytes: fn(&SensorDef) -> usize,
+    /// The most series that a text may have and the texts before had not.
+    pub new_max: usize,
+    /// The most notes about lines of one text. The others are counted in a last one.
+    pub notes_max: usize,
+}
+
+impl Default for SeriesBounds {
+    fn default() -> Self {
+        Self { bytes_max: usize::MAX, sensor_bytes: |_| 0, new_max: usize::MAX, notes_max: NOTES_MAX }
+    }
+}
+
+/// Why series of a text were left out, and how many.
+#[derive(Debug, Clone, Copy, Default)]
+struct LeftOut {
+    long: usize,
+    number: usize,
+    bytes: usize,
+    new: usize,
 }
 
 #[derive(Debug, Clone)]
 struct KnownSeries {
     /// `None` for a series that a rule or a filter leaves out.
     sensor: Option<SensorDef>,
-    /// The series as text, for messages.
-    text: String,
+    bytes: usize,
     absent: u32,
     is_in_text: bool,
 }
@@ -46,12 +89,28 @@ struct KnownSeries {
 impl SeriesCatalogue {
     /// An empty catalogue of at most `series_max` series.
     pub fn new(naming: SensorNaming, series_max: usize, forget_after: u32) -> Self {
-        Self { naming, series_max, forget_after, known: BTreeMap::new(), left_out: 0 }
+        let (known, bounds, left_out) = (BTreeMap::new(), SeriesBounds::default(), LeftOut::default());
+        Self { naming, series_max, bounds, forget_after, known, bytes: 0, new: 0, left_out }
     }
 
     /// Changes the bound. Known series above it stay known.
     pub fn set_series_max(&mut self, series_max: usize) {
         self.series_max = series_max;
+    }
+
+    /// Changes the other bounds, which are wide without it.
+    pub fn set_bounds(&mut self, bounds: SeriesBounds) {
+        self.bounds = bounds;
+    }
+
+    /// What the known series and their sensors take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The number of series that were new in the last text and are known now.
+    pub fn new_series(&self) -> usize {
+        self.new
     }
 
     /// Learns the series of a complete text, and gives the table of it with the sensors in the table's order. `keeps` filters sensors; `report`
@@ -63,21 +122,30 @@ impl SeriesCatalogue {
         keeps: &dyn Fn(&SensorDef) -> bool,
         report: &mut dyn FnMut(String),
     ) -> (SeriesTable, Vec<SensorDef>) {
-        let mut notes = Notes { report, left: NOTES_MAX };
+        let mut notes = Notes { report, left: self.bounds.notes_max, more: 0 };
         self.known.values_mut().for_each(|known| known.is_in_text = false);
         let order = self.learn_lines(text, dialect, keeps, &mut notes);
         let forget_after = self.forget_after;
         self.known.retain(|_, known| {
             known.absent = if known.is_in_text { 0 } else { known.absent + 1 };
-            known.absent <= forget_after
+            let is_kept = known.absent <= forget_after;
+            self.bytes -= if is_kept { 0 } else { known.bytes };
+            is_kept
         });
         let (slots, sensors) = self.slots(&mut notes);
-        (SeriesTable::new(dialect, order, &slots, &sensors, self.left_out > 0), sensors)
+        notes.end();
+        (SeriesTable::new(dialect, order, &slots, &sensors, self.is_full()), sensors)
     }
 
-    /// The number of series that the last text had beyond the most that the catalogue takes.
+    /// The number of series of the last text that were beyond a bound.
     pub fn left_out(&self) -> usize {
-        self.left_out
+        let LeftOut { long, number, bytes, new } = self.left_out;
+        long + number + bytes + new
+    }
+
+    /// Whether the last text had series that a later one may have room for.
+    pub fn is_full(&self) -> bool {
+        self.left_out() > self.left_out.long
     }
 
     /// Whether any series is known.
@@ -92,11 +160,12 @@ impl SeriesCatalogue {
         dialect: Dialect,
         keeps: &dyn Fn(&SensorDef) -> bool,
         notes: &mut Notes<'_>,
-    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+    ) -> Vec<TextSeries> {
         let (mut families, mut order) = (Families::default(), Vec::new());
         let lines = || text.split(|byte| *byte == b'\n').map(|line| Line::parse(line, dialect)).enumerate();
         lines().for_each(|(_, line)| families.learn(&line));
-        self.left_out = 0;
+        (self.left_out, self.new) = (LeftOut::default(), 0);
+        let mut identity = Vec::new();
         for (number, line) in lines() {
             let sample = match line {
                 Line::Sample(sample) => sample,
@@ -107,6 +176,10 @@ impl SeriesCatalogue {
                 }
                 _ => continue,
             };
+            if sample.key.len() > SERIES_BYTES_MAX {
+                self.left_out.long += 1;
+                continue;
+            }
             let (series, sensor) = match self.sensor(&sample, dialect, &families) {
                 Ok(sensor) => sensor,
                 Err(reason) => {
@@ -114,21 +187,55 @@ impl SeriesCatalogue {
                     continue;
                 }
             };
-            let mut identity = Vec::new();
             series.identity(&mut identity);
-            if !self.known.contains_key(&identity) && self.known.len() >= self.series_max {
-                self.left_out += 1;
+            let known = self.known.get_key_value(identity.as_slice());
+            if known.is_some_and(|(_, known)| known.is_in_text) {
                 continue;
             }
-            order.push((sample.key.to_vec(), identity.clone()));
             let sensor = sensor.filter(keeps);
-            let known = KnownSeries { sensor, text: series.to_string(), absent: 0, is_in_text: true };
-            self.known.insert(identity, known);
+            let sensor_bytes = sensor.as_ref().map_or(0, self.bounds.sensor_bytes);
+            let bytes = SERIES_BYTES + identity.len() + KEY_COPIES * sample.key.len() + sensor_bytes;
+            let bytes_before = known.map_or(0, |(_, known)| known.bytes);
+            let is_new = known.is_none();
+            if is_new && self.known.len() >= self.series_max {
+                self.left_out.number += 1;
+            } else if (self.bytes - bytes_before).saturating_add(bytes) > self.bounds.bytes_max {
+                self.left_out.bytes += 1;
+            } else if is_new && self.new >= self.bounds.new_max {
+                self.left_out.new += 1;
+            } else {
+                let identity = known.map_or_else(|| identity.as_slice().into(), |(identity, _)| identity.clone());
+                self.bytes = self.bytes - bytes_before + bytes;
+                self.new += usize::from(is_new);
+                order.push(TextSeries { key: sample.key.into(), identity: Arc::clone(&identity) });
+                self.known.insert(identity, KnownSeries { sensor, bytes, absent: 0, is_in_text: true });
+            }
         }
-        if self.left_out > 0 {
-            notes.add(|| format!("more than {} series: the others are left out; filter or drop some", self.series_max));
-        }
+        self.note_left_out(notes);
         order
+    }
+
+    /// Notes why series are left out. Notes about lines never take their place.
+    fn note_left_out(&self, notes: &mut Notes<'_>) {
+        let LeftOut { long, number, bytes, new } = self.left_out;
+        let mut note = |count: usize, text: String| {
+            if count > 0 {
+                (notes.report)(text);
+            }
+        };
+        note(number, format!("more than {} series: the others are left out; filter or drop some", self.series_max));
+        note(long, format!("series whose name and labels are longer than {SERIES_BYTES_MAX} bytes are left out"));
+        note(
+            bytes,
+            "its series take too much memory beside those of others: some are left out; filter or drop some, or raise \
+             memory_bytes_max"
+                .to_owned(),
+        );
+        note(
+            new,
+            "too many series are new: some are left out until later; drop those whose labels change all the time"
+                .to_owned(),
+        );
     }
 
     /// The series of a line and its sensor, `None` if it is left out; or why the line is refused.
@@ -171,9 +278,9 @@ impl SeriesCatalogue {
 
     /// The slot of each series, and the sensors sorted by name. Series with the same sensor are all left out and named: which one came first
     /// must not decide.
-    fn slots(&self, notes: &mut Notes<'_>) -> (HashMap<&[u8], Slot>, Vec<SensorDef>) {
-        let mut by_name: BTreeMap<&str, Vec<(&[u8], &KnownSeries)>> = BTreeMap::new();
-        let mut slots: HashMap<&[u8], Slot> = HashMap::with_capacity(self.known.len());
+    fn slots(&self, notes: &mut Notes<'_>) -> (HashMap<&SeriesIdentity, Slot>, Vec<SensorDef>) {
+        let mut by_name: BTreeMap<&str, Vec<(&SeriesIdentity, &KnownSeries)>> = BTreeMap::new();
+        let mut slots: HashMap<&SeriesIdentity, Slot> = HashMap::with_capacity(self.known.len());
         for (identity, known) in &self.known {
             match &known.sensor {
                 Some(sensor) => by_name.entry(&sensor.name).or_default().push((identity, known)),
@@ -190,7 +297,8 @@ impl SeriesCatalogue {
                 continue;
             }
             notes.add(|| {
-                let texts: Vec<&str> = series.iter().take(3).map(|(_, known)| known.text.as_str()).collect();
+                let text = |identity| Series::of_identity(identity).to_string().chars().take(SERIES_SHOWN).collect();
+                let texts: Vec<String> = series.iter().take(3).map(|(identity, _)| text(identity)).collect();
                 format!(
                     "{} would all be the sensor {name}: left out; give them a path with more labels",
                     texts.join(", ")
@@ -210,6 +318,8 @@ fn shown(word: &[u8]) -> String {
 struct Notes<'a> {
     report: &'a mut dyn FnMut(String),
     left: usize,
+    /// Notes beyond the most that are shown.
+    more: usize,
 }
 
 impl Notes<'_> {
@@ -217,8 +327,22 @@ impl Notes<'_> {
         if self.left > 0 {
             self.left -= 1;
             (self.report)(text());
+        } else {
+            self.more += 1;
         }
     }
+
+    fn end(&mut self) {
+        if self.more > 0 {
+            (self.report)(format!("and {} more lines or sensors are wrong", self.more));
+        }
+    }
+}
+
+/// A series as a text has it.
+struct TextSeries {
+    key: Box<[u8]>,
+    identity: SeriesIdentity,
 }
 
 /// Finds the series of a text, in whichever order they are.
@@ -228,7 +352,7 @@ pub struct SeriesTable {
     entries: Vec<TableEntry>,
     keys: Vec<u8>,
     by_key: HashMap<Box<[u8]>, u32>,
-    by_identity: HashMap<Box<[u8]>, u32>,
+    by_identity: HashMap<SeriesIdentity, u32>,
     /// Series beyond the bound are expected and no reason to learn again.
     is_full: bool,
     /// Of several lines of a series the last one counts.
@@ -273,15 +397,15 @@ pub struct ExpositionRead {
 impl SeriesTable {
     fn new(
         dialect: Dialect,
-        order: Vec<(Vec<u8>, Vec<u8>)>,
-        slots: &HashMap<&[u8], Slot>,
+        order: Vec<TextSeries>,
+        slots: &HashMap<&SeriesIdentity, Slot>,
         sensors: &[SensorDef],
         is_full: bool,
     ) -> Self {
         let mut table = Self {
             dialect,
-            entries: Vec::with_capacity(order.len()),
-            keys: Vec::new(),
+            entries: Vec::with_capacity(slots.len()),
+            keys: Vec::with_capacity(order.iter().map(|series| series.key.len()).sum()),
             by_key: HashMap::with_capacity(order.len()),
             by_identity: HashMap::with_capacity(slots.len()),
             is_full,
@@ -289,29 +413,28 @@ impl SeriesTable {
             generation: 0,
             identity: Vec::new(),
         };
-        for (key, identity) in &order {
-            if !table.by_identity.contains_key(identity.as_slice()) {
-                table.push(key, identity, slots.get(identity.as_slice()).copied().flatten(), sensors);
-            }
+        for TextSeries { key, identity } in order {
+            let slot = slots.get(&identity).copied().flatten();
+            table.push(key, identity, slot, sensors);
         }
         for (identity, slot) in slots {
             if !table.by_identity.contains_key(*identity) {
-                table.push(&[], identity, *slot, sensors);
+                table.push(Box::default(), Arc::clone(identity), *slot, sensors);
             }
         }
         table
     }
 
-    fn push(&mut self, key: &[u8], identity: &[u8], slot: Slot, sensors: &[SensorDef]) {
+    fn push(&mut self, key: Box<[u8]>, identity: SeriesIdentity, slot: Slot, sensors: &[SensorDef]) {
         let index = self.entries.len() as u32;
         let is_integer = slot.is_some_and(|slot| sensors[slot as usize].value_type == ValueType::Int);
         let (key_at, key_len) = (self.keys.len() as u32, key.len() as u32);
-        self.keys.extend_from_slice(key);
+        self.keys.extend_from_slice(&key);
         self.entries.push(TableEntry { key_at, key_len, slot, is_integer, seen: 0 });
         if !key.is_empty() {
-            self.by_key.insert(key.into(), index);
+            self.by_key.insert(key, index);
         }
-        self.by_identity.insert(identity.into(), index);
+        self.by_identity.insert(identity, index);
     }
 
     /// The language of the text that it was made of.
@@ -373,6 +496,8 @@ impl SeriesTable {
             }
         }
         match Line::parse(line, self.dialect) {
+            // Such a series is left out.
+            Line::Sample(sample) if sample.key.len() > SERIES_BYTES_MAX => Search::Nothing,
             Line::Sample(sample) => match self.search(sample.key) {
                 Some(index) => Search::Entry(index, sample),
                 None => Search::Unknown,

@@ -41,6 +41,7 @@ fn answers_that_are_garbage_are_gaps() {
         (page(b""), "an empty answer"),
         (page(b"<!doctype html><html>Login</html>"), "a web page"),
         (page(b"a 1\n"), "no JSON"),
+        (page(b"<?xml version=\"1.0\"?><a>7</a>"), "what begins as XML: check `format`"),
         (StubAnswer::Endless, "more than body_bytes_max"),
         (StubAnswer::Page(200, "Content-Encoding: gzip\r\n", bomb), "more than body_bytes_max"),
     ] {

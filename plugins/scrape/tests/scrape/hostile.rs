@@ -91,6 +91,31 @@ fn the_number_of_sensors_is_bounded_and_what_is_left_out_is_counted() {
 }
 
 #[test]
+fn an_exporter_with_more_than_has_room_harms_no_other() {
+    let many: String = (0..65_000).map(|index| format!("m{{i=\"{index}\"}} 1\n")).collect();
+    let (large, small) = (StubServer::new(StubAnswer::text(&many)), StubServer::new(StubAnswer::text(PAGE)));
+    let keys = "timeout = \"50s\"\nfirst_answers = \"50s\"\nstale_after = \"50s\"";
+    let mut running = started(&format!("{}series_max = 65000\n", config(&[&large, &small], keys)));
+    let (name, other) = (group(&large), group(&small));
+    let values = running.answer(&name, |_| true);
+    let left_out = values[&format!("{name}/scrape/left_out")].unwrap();
+    assert!((5_000.0..60_000.0).contains(&left_out), "{left_out}");
+    running.wait_for_note(&format!("{name}: its series take too much memory beside those of others"));
+    let values = running.answer(&other, |values| values[&format!("{other}/b")] == Some(7.0));
+    assert_eq!(values[&format!("{other}/scrape/left_out")], Some(0.0));
+}
+
+#[test]
+fn wrong_lines_are_named_three_times_and_counted() {
+    let server = StubServer::new(StubAnswer::text(&format!("{PAGE}{}", "{\n".repeat(30))));
+    let mut running = started(&config(&[&server], ""));
+    let name = group(&server);
+    running.answer(&name, |values| values[&format!("{name}/b")] == Some(7.0));
+    running.wait_for_note(&format!("{name}: and 27 more lines or sensors are wrong"));
+    assert_eq!(running.count_notes("does not match the format"), 3, "{:?}", running.notes);
+}
+
+#[test]
 fn garbage_truncated_and_endless_answers_are_gaps() {
     let server = StubServer::new(StubAnswer::text(PAGE));
     let mut running = started(&format!("{}body_bytes_max = \"100KiB\"\n", config(&[&server], "timeout = \"10s\"")));
@@ -135,6 +160,10 @@ fn statuses_redirects_and_dead_ports() {
     let server = StubServer::new(StubAnswer::text(PAGE));
     let mut running = started(&config(&[&server], ""));
     let name = group(&server);
+    running.answer(&name, |values| values[&format!("{name}/b")] == Some(7.0));
+    server.set(StubAnswer::Page(200, "", b"\n<!DOCTYPE HTML><title>Exporter</title>".to_vec()));
+    running.wait_for_gaps(&name, ReadProblem::Message { text: "a web page, not metrics: check `uri`" });
+    server.set(StubAnswer::text(PAGE));
     let away = "Location: http://127.0.0.1:1/\r\n";
     for (status, headers, what) in [
         (404, "", "HTTP 404: there is no such page"),

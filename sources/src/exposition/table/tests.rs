@@ -258,3 +258,38 @@ fn a_text_cut_or_changed_anywhere_gives_true_values_or_gaps() {
         table.read(&bytes, None, &mut Row::new(&mut values, &mut gaps));
     }
 }
+
+#[test]
+fn long_series_new_ones_and_memory_are_bounded_and_named() {
+    let mut catalogue = SeriesCatalogue::new(SensorNaming::default(), 1000, 0);
+    let mut learn = |text: &str, bytes_max: usize, new_max: usize| {
+        let mut notes = Vec::new();
+        catalogue.set_bounds(SeriesBounds { bytes_max, sensor_bytes: |_| 1000, new_max, notes_max: 2 });
+        let learned = catalogue.learn(text.as_bytes(), Dialect::Text, &|_| true, &mut |note| notes.push(note));
+        let (mut table, sensors) = learned;
+        let (mut values, mut gaps) = (vec![0; sensors.len()], vec![0; sensors.len().div_ceil(64)]);
+        let unknown = table.read(text.as_bytes(), None, &mut Row::new(&mut values, &mut gaps)).unknown;
+        assert_eq!(unknown, 0, "what is left out is no reason to learn again");
+        let names: Vec<String> = sensors.into_iter().map(|sensor| sensor.name).collect();
+        (names.join(" "), catalogue.new_series(), (catalogue.left_out(), catalogue.is_full()), notes, catalogue.bytes())
+    };
+    let (names, new, left_out, notes, bytes) = learn("a 1\nb 1\na 2\n", usize::MAX, 5);
+    assert_eq!((names.as_str(), new, left_out), ("a b", 2, (0, false)));
+    assert!(notes.is_empty() && bytes > 2000, "{bytes}: {notes:?}");
+    // The same text again takes no more.
+    assert_eq!(learn("a 1\nb 1\n", bytes, 0), (names, 0, (0, false), Vec::new(), bytes));
+    let (names, new, left_out, notes, after) = learn("c 1\nd 1\ne 1\n", usize::MAX, 2);
+    assert_eq!((names.as_str(), new, left_out), ("c d", 2, (1, true)));
+    assert!(notes.len() == 1 && notes[0].starts_with("too many series are new"), "{notes:?}");
+    assert_eq!(after, bytes, "what is forgotten takes nothing");
+    let (names, _, left_out, notes, _) = learn("c 1\nd 1\ne 1\nf 1\n", bytes / 2 * 3, 100);
+    assert_eq!((names.as_str(), left_out), ("c d e", (1, true)));
+    assert!(notes.len() == 1 && notes[0].starts_with("its series take too much memory"), "{notes:?}");
+    let long = format!("c 1\nm{{a=\"{}\"}} 1\n", "x".repeat(SERIES_BYTES_MAX));
+    let (names, _, left_out, notes, _) = learn(&long, usize::MAX, 100);
+    assert_eq!((names.as_str(), left_out), ("c", (1, false)));
+    assert_eq!(notes, ["series whose name and labels are longer than 2048 bytes are left out"]);
+    let (names, .., notes, _) = learn("c 1\n{\n{\n{\n{\n", usize::MAX, 100);
+    assert_eq!((names.as_str(), notes.len()), ("c", 3));
+    assert_eq!(notes[2], "and 2 more lines or sensors are wrong");
+}
