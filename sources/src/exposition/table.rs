@@ -496,7 +496,7 @@ impl SeriesTable {
             }
         }
         match Line::parse(line, self.dialect) {
-            // Such a series is left out.
+            // This series is left out.
             Line::Sample(sample) if sample.key.len() > SERIES_BYTES_MAX => Search::Nothing,
             Line::Sample(sample) => match self.search(sample.key) {
                 Some(index) => Search::Entry(index, sample),
