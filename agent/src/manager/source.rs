@@ -208,6 +208,8 @@ impl RunningSource {
             self.build(roots);
         }
         self.phase = if self.source.is_some() { "running" } else { "failed" };
+        // Its groups come at once, however often it was started before.
+        self.rediscovery = Rediscovery::default();
         self.is_running()
     }
 

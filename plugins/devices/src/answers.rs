@@ -12,6 +12,9 @@ use wholegrain_sources::{ReadProblem, Reader, Reading, Row};
 /// What is wrong with a device that answers with the same old time.
 pub const OLD_TIME: &str = "the newest time of the device is older than stale_after: is its clock right?";
 
+/// How long after the newest value its gap is, if the device's time stays: 1 ms.
+const GAP_AFTER_NS: i64 = 1_000_000;
+
 /// Why a device gave no values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceProblem {
@@ -87,10 +90,19 @@ struct NewestAnswer {
     problem: Option<DeviceProblem>,
     /// Whether the last answer had no newer values than the one before.
     is_repeated: bool,
+    /// The number of the answer after which there was a gap because the device's time stayed; 0 before the first answer.
+    gap_after: u64,
     /// Whether a poll has ended, with an answer or without.
     was_polled: bool,
     /// What the next discovery says about the answers.
     remark: Option<String>,
+}
+
+impl NewestAnswer {
+    /// Whether the last poll brought an answer without a new time.
+    fn has_old_time(&self) -> bool {
+        self.is_repeated || self.problem == Some(DeviceProblem::Refused(OLD_TIME))
+    }
 }
 
 impl AnswerSlot {
@@ -114,7 +126,7 @@ impl AnswerSlot {
         newest.layout += 1;
         newest.values = vec![None; sensors.len()];
         newest.sensors = sensors.into();
-        (newest.number, newest.copied) = (0, 0);
+        (newest.number, newest.copied, newest.gap_after) = (0, 0, 0);
         true
     }
 
@@ -122,6 +134,12 @@ impl AnswerSlot {
     pub fn sensors(&self) -> Option<Arc<[SensorDef]>> {
         let newest = self.lock();
         (newest.layout > 0).then(|| newest.sensors.clone())
+    }
+
+    /// Whether a reader has copied the newest answer.
+    pub fn is_read(&self) -> bool {
+        let newest = self.lock();
+        newest.number > 0 && newest.copied == newest.number
     }
 
     /// Whether the sensors are known.
@@ -202,11 +220,16 @@ impl Reader for AnswerReader {
         let problem = newest.problem.map(DeviceProblem::read_problem);
         let age = (self.now)().saturating_sub(newest.taken_at);
         if newest.number == 0 || age > i64::try_from(self.stale_after_ns).unwrap_or(i64::MAX) {
+            if newest.has_old_time() {
+                // The device answers, and the time of its next value can be before this tick: one gap, behind the newest value.
+                let problem = Some(ReadProblem::Message { text: OLD_TIME });
+                let unchanged = newest.gap_after == newest.number;
+                newest.gap_after = newest.number;
+                let taken_at = Some(newest.taken_at.saturating_add(GAP_AFTER_NS)).filter(|_| !unchanged);
+                return Reading { unchanged, taken_at, problem, ..Reading::COMPLETE };
+            }
             // Gaps at the tick: the newest answer, if there is one, is too old to stand for the present.
-            let silent = || match newest.is_repeated {
-                true => ReadProblem::Message { text: OLD_TIME },
-                false => DeviceProblem::Silent.read_problem(),
-            };
+            let silent = || DeviceProblem::Silent.read_problem();
             let problem = if newest.was_polled { Some(problem.unwrap_or_else(silent)) } else { None };
             return Reading { unchanged: !newest.was_polled, problem, ..Reading::COMPLETE };
         }
@@ -270,7 +293,16 @@ mod tests {
         assert!(read(&mut reader).0.unchanged);
         NOW.store(161, Ordering::Relaxed);
         let (reading, values) = read(&mut reader);
-        assert_eq!((reading.problem, values), (Some(ReadProblem::Message { text: OLD_TIME }), vec![None, None]));
+        let old = Some(ReadProblem::Message { text: OLD_TIME });
+        assert_eq!((reading.problem, values), (old, vec![None, None]));
+        // The next value can have any later time: the gap is behind the last one, and there is one only.
+        assert_eq!(reading.taken_at, Some(130 + GAP_AFTER_NS));
+        slot.fail(DeviceProblem::Refused(OLD_TIME));
+        let (reading, _) = read(&mut reader);
+        assert_eq!((reading.unchanged, reading.problem), (true, old));
+        assert!(slot.publish(150, &[Some(1), Some(2)]));
+        assert_eq!(read(&mut reader).0.taken_at, Some(150));
+        assert!(slot.is_read());
         slot.set_sensors(vec![SensorDef::gauge("c", "1", "")]);
         assert!(read(&mut reader).0.layout_changed);
     }

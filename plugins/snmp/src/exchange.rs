@@ -157,6 +157,9 @@ impl SnmpAgent {
         {
             turn.slot().set_remark(remark);
         }
+        if turn.slot().is_read() {
+            group.layout.note_read();
+        }
         if let Some(sensors) = group.layout.take(&self.path, &group.spec, &poll.answer) {
             turn.slot().set_sensors(sensors);
         } else if turn.slot().sensors().is_none() {

@@ -61,6 +61,8 @@ struct LaidSensor {
     absent: u32,
     /// The last number of a Counter32, and what its wraps add up to.
     counter: Option<(u32, i64)>,
+    /// Whether a gap has to be read before its next value.
+    owes_gap: bool,
 }
 
 /// What is known of the time between two answers of a device.
@@ -116,6 +118,11 @@ impl GroupLayout {
         has_changed.then(|| self.sensors.iter().map(|sensor| sensor.def.clone()).collect())
     }
 
+    /// Notes that the values of the last answer were read, with their gaps. An answer that is replaced before a read separates nothing.
+    pub fn note_read(&mut self) {
+        self.sensors.iter_mut().for_each(|sensor| sensor.owes_gap = false);
+    }
+
     /// The values of the last answer, in the order of the sensors.
     pub fn values(&self) -> &[Option<u64>] {
         &self.values
@@ -168,7 +175,8 @@ impl GroupLayout {
                 wraps_at: None,
                 description: new.description.clone(),
             };
-            let sensor = old.entry(new.name.clone()).or_insert(LaidSensor { def, absent: 0, counter: None });
+            let sensor =
+                old.entry(new.name.clone()).or_insert(LaidSensor { def, absent: 0, counter: None, owes_gap: false });
             (sensor.def.scale, sensor.def.unit) = (new.scale, new.unit.clone());
         }
         self.sensors = old.into_values().collect();
@@ -196,7 +204,8 @@ impl LaidSensor {
             _ => false,
         };
         self.counter = Some((*now, wraps));
-        (!is_separate).then_some((wraps + i64::from(*now)) as u64)
+        self.owes_gap |= is_separate;
+        (!self.owes_gap).then_some((wraps + i64::from(*now)) as u64)
     }
 }
 

@@ -34,7 +34,9 @@ fn counted(uptimes: bool, answers: &[(i64, u32, u32)]) -> Vec<Option<i64>> {
         let mut answer = answer(at_s, uptime_s, vec![Some(SnmpValue::Counter32(raw))]);
         answer.uptime = answer.uptime.filter(|_| uptimes);
         layout.take(DEVICE, &spec, &answer);
-        layout.values()[0].map(|bits| bits as i64)
+        let value = layout.values()[0].map(|bits| bits as i64);
+        layout.note_read();
+        value
     };
     answers.iter().map(&mut take).collect()
 }
@@ -62,6 +64,23 @@ fn a_counter_of_32_bits_is_unwrapped_unless_the_device_started_again() {
     // Polled 1 s after a start, and started again soon after: the uptime is shorter than the time since.
     let found = counted(true, &[(0, 1, 900), (60, 49, 30), (120, 109, 40)]);
     assert_eq!(found, [None, Some(30), Some(40)]);
+}
+
+#[test]
+fn a_gap_that_separates_stays_until_it_is_read() {
+    let spec = group(vec![object("octets", None)], Vec::new());
+    let mut layout = GroupLayout::default();
+    let mut take = |at_s, is_read| {
+        if is_read {
+            layout.note_read();
+        }
+        layout.take(DEVICE, &spec, &answer(at_s, 1000 + at_s as u32, vec![Some(SnmpValue::Counter32(7))]));
+        layout.values()[0]
+    };
+    assert_eq!(
+        [take(0, false), take(1, false), take(2, false), take(3, true), take(4, false)],
+        [None, None, None, Some(7), Some(7)]
+    );
 }
 
 #[test]

@@ -31,7 +31,8 @@ fn the_symbol_configures_discovers_and_reads() {
     let mut found = source.discover().unwrap();
     let names: Vec<&str> = found.groups.iter().map(|group| group.name.as_str()).collect();
     assert_eq!(names, ["ipmi", "ipmi/local"], "nothing answers: only the status of both");
-    let absent = "device bmc (/nonexistent/ipmi0, of the kernel modules ipmi_devintf and ipmi_si): No such file or directory";
+    let absent =
+        "device bmc (/nonexistent/ipmi0, of the kernel modules ipmi_devintf and ipmi_si): No such file or directory";
     for text in ["device 127.0.0.1:9 ", absent] {
         assert!(found.notes.iter().any(|note| note.starts_with(text)), "{text}: {:?}", found.notes);
     }

@@ -3,7 +3,7 @@
 use wholegrain_devices::OLD_TIME;
 use wholegrain_model::{Kind, ValueType};
 use wholegrain_sources::ReadProblem;
-use wholegrain_testkit::wait_until;
+use wholegrain_testkit::{wait_for, wait_until};
 
 use super::stub::{StubAnswer, StubServer};
 use super::{config, started};
@@ -167,7 +167,15 @@ fn the_own_time_of_an_answer_decides() {
         (now().to_string(), OLD_TIME),
     ] {
         server.set(page(time, 4));
-        running.wait_for_gaps("d/u", ReadProblem::Message { text: what });
+        let gap = wait_for("a gap", || {
+            let (reading, values) = running.read("d/u");
+            let is_gap = !reading.unchanged
+                && values["d/a"].is_none()
+                && reading.problem == Some(ReadProblem::Message { text: what });
+            is_gap.then_some(reading.taken_at)
+        });
+        // The next value of a device whose time stays can have any later time: it must not be before the gap.
+        assert_eq!(gap.is_some(), what == OLD_TIME);
         server.set(page(now().to_string(), 5));
         running.answer("d/u", |values| values["d/a"] == Some(5.0));
     }
