@@ -20,27 +20,35 @@ use crate::units::unit_of;
 /// The most metrics of one answer.
 pub const METRICS_MAX: usize = 10_000;
 
-/// Statistics computed in one pass without storing the values (Welford 1962; merged as in Chan, Golub, LeVeque 1979).
+/// Statistics computed in one pass without storing the values (Welford 1962; merged as in Chan, Golub, LeVeque 1979). Values count from the first one,
+/// so that the rounding of values that are large beside their deviation does not add up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunningStatistics {
     count: u64,
     min: f64,
     max: f64,
+    /// The first value.
+    base: f64,
+    /// Less `base`.
     mean: f64,
     squares: f64,
 }
 
 impl Default for RunningStatistics {
     fn default() -> Self {
-        Self { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, mean: 0.0, squares: 0.0 }
+        Self { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, base: 0.0, mean: 0.0, squares: 0.0 }
     }
 }
 
 impl RunningStatistics {
     /// Adds one value to the statistics.
     pub fn push(&mut self, value: f64) {
+        if self.count == 0 && value.is_finite() {
+            self.base = value;
+        }
         self.count += 1;
         (self.min, self.max) = (self.min.min(value), self.max.max(value));
+        let value = value - self.base;
         let before = value - self.mean;
         self.mean += before / self.count as f64;
         self.squares += before * (value - self.mean);
@@ -48,11 +56,15 @@ impl RunningStatistics {
 
     /// Adds the values of `other`.
     pub fn merge(&mut self, other: &RunningStatistics) {
+        if self.count == 0 {
+            *self = *other;
+            return;
+        }
         if other.count == 0 {
             return;
         }
         let (here, there) = (self.count as f64, other.count as f64);
-        let difference = other.mean - self.mean;
+        let difference = (other.base - self.base) + (other.mean - self.mean);
         self.count += other.count;
         (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max));
         self.mean += difference * there / (here + there);
@@ -62,11 +74,13 @@ impl RunningStatistics {
     /// The statistics of the values so far.
     pub fn spread(&self) -> ValueStatistics {
         let some = |value: f64| (self.count > 0 && !value.is_nan()).then_some(value);
+        let mean = self.base + self.mean;
+        let mean = if mean.is_nan() { mean } else { mean.max(self.min).min(self.max) };
         let deviation = (self.squares / self.count as f64).max(0.0).sqrt();
         ValueStatistics {
             count: self.count,
             min: some(self.min),
-            mean: some(self.mean),
+            mean: some(mean),
             max: some(self.max),
             deviation: some(deviation),
         }
@@ -240,6 +254,25 @@ fn tally(reader: &dyn SnapshotReader, range: SensorRange<'_>) -> Result<(Running
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_that_are_large_beside_their_deviation_are_not_rounded_away() {
+        // Whole numbers below 2^53: the differences to the first value are exact.
+        let offsets: Vec<f64> = (0..141).map(|at| (at * 3) as f64).collect();
+        let (mut near, mut far) = (RunningStatistics::default(), RunningStatistics::default());
+        for part in offsets.chunks(50) {
+            let (mut near_part, mut far_part) = (RunningStatistics::default(), RunningStatistics::default());
+            part.iter().for_each(|value| near_part.push(*value));
+            part.iter().for_each(|value| far_part.push(*value - 9e15));
+            near.merge(&near_part);
+            far.merge(&far_part);
+        }
+        assert_eq!(far.spread().mean, Some(near.spread().mean.unwrap() - 9e15));
+        assert!((far.spread().deviation.unwrap() - near.spread().deviation.unwrap()).abs() < 1e-9);
+        let mut one = RunningStatistics::default();
+        [i64::MIN as f64; 3].iter().for_each(|value| one.push(*value));
+        assert_eq!(one.spread().mean, Some(i64::MIN as f64));
+    }
 
     #[test]
     fn merged_statistics_equal_those_of_all_values() {
