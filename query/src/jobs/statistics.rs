@@ -29,7 +29,7 @@ pub struct RunningStatistics {
     max: f64,
     /// The first value.
     base: f64,
-    /// Less `base`.
+    /// The mean of the values less `base`.
     mean: f64,
     squares: f64,
 }
