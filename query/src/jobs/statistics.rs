@@ -27,7 +27,7 @@ pub struct RunningStatistics {
     count: u64,
     min: f64,
     max: f64,
-    /// The first value.
+    /// The first value if it is finite, else 0.
     base: f64,
     /// The mean of the values less `base`.
     mean: f64,
