@@ -169,24 +169,12 @@ mod tests {
     use super::*;
     use crate::page::{PageFormat, PagePath};
     use crate::spec::PathValue;
-    use crate::value::PageValue;
+    use crate::value::tests::value;
 
     /// A table with two columns.
     fn spec() -> PageSpec {
         let path = |text: &str| PagePath::parse(text, PageFormat::Json).unwrap();
-        let column = |name: &str| PathValue {
-            path: path(name),
-            value: PageValue {
-                sensor: SensorDef::gauge(name, "1", "").float(),
-                states: Default::default(),
-                absent_numbers: Vec::new(),
-                absent_texts: Vec::new(),
-                min: f64::NEG_INFINITY,
-                max: f64::INFINITY,
-                linear: None,
-                has_decimal_comma: false,
-            },
-        };
+        let column = |name: &str| PathValue { path: path(name), value: value(SensorDef::gauge(name, "1", "").float()) };
         let columns = vec![column("a"), column("b")];
         let table = PageTable { name: "t".to_owned(), rows: path("$.*"), index: Vec::new(), time: None, columns };
         PageSpec { format: PageFormat::Json, time: None, values: Vec::new(), tables: vec![table], series_max: 1000 }

@@ -174,12 +174,13 @@ impl PageValue {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn value(sensor: SensorDef) -> PageValue {
+    /// A value without any option.
+    pub(crate) fn value(sensor: SensorDef) -> PageValue {
         PageValue {
             sensor,
             states: BTreeMap::new(),
