@@ -72,6 +72,14 @@ pub enum StoreError {
         /// What does not fit.
         reason: String,
     },
+    /// A database on other machines refused an operation or did not answer.
+    #[error("{doing}: {reason}")]
+    Remote {
+        /// What was being done.
+        doing: &'static str,
+        /// What the database or its driver said.
+        reason: String,
+    },
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

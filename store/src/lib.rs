@@ -48,6 +48,7 @@ pub mod registry;
 mod retention;
 mod retention_policy;
 mod scan;
+mod sealed;
 mod segment;
 mod sensors;
 mod settings;
@@ -90,6 +91,8 @@ pub use read_store::{
     SensorRange, SnapshotReader,
 };
 pub use retention::rules::RuleInForce;
+pub use scan::{ChunkSource, MergeInput, MergedChunks};
+pub use sealed::{SealedBlock, SealedReader};
 pub use sensors::info::{SensorId, SensorInfo};
 pub use sensors::reading::{GAP, GAP_BITS, READINGS_MAX, Reading, SchemalessSensor};
 pub use settings::{Property, PropertyOrigins, PropertySetting, SETTINGS_MAX, SensorSetting, SetReport};

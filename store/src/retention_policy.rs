@@ -97,7 +97,8 @@ impl RetentionPolicy {
         self.rules.iter().position(|rule| rule.pattern.matches(path))
     }
 
-    fn raw_age(&self, rule: usize) -> Option<Interval> {
+    /// How long the readings of a rule's sensors are kept.
+    pub fn raw_age(&self, rule: usize) -> Option<Interval> {
         self.rules.get(rule).map_or(self.default_age, |rule| rule.raw)
     }
 

@@ -9,10 +9,10 @@ use crate::{Chunk, StoreError};
 const GATHER_ROWS: usize = 4_096;
 
 /// Chunks of one sensor whose times rise strictly, within and from one to the next.
-pub(crate) type ChunkSource<'a> = Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send + 'a>;
+pub type ChunkSource<'a> = Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send + 'a>;
 
 /// One of several sources.
-pub(crate) struct MergeInput<'a> {
+pub struct MergeInput<'a> {
     /// If two sources have the same time, the one of higher rank counts.
     pub rank: u64,
     /// No time of the source is before this.
@@ -31,14 +31,15 @@ struct MergeHead<'a> {
 }
 
 /// The merged inputs. A source is read only when its time is reached.
-pub(crate) struct MergedChunks<'a> {
+pub struct MergedChunks<'a> {
     heads: Vec<MergeHead<'a>>,
     out: Option<Chunk>,
     failed: bool,
 }
 
 impl<'a> MergedChunks<'a> {
-    pub(crate) fn new(inputs: Vec<MergeInput<'a>>) -> Self {
+    /// Merges these inputs, in any order.
+    pub fn new(inputs: Vec<MergeInput<'a>>) -> Self {
         let head = |input: MergeInput<'a>| MergeHead {
             rank: input.rank,
             next_time: input.first_time,

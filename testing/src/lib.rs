@@ -1,6 +1,7 @@
 //! The harness of tests and benchmarks across crates. It starts the real programs as processes on an installation in a temporary directory, and
 //! kills them with real signals.
 
+pub mod cassandra;
 pub mod cgroups;
 pub mod conformance;
 pub mod facility;

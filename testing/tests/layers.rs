@@ -128,7 +128,7 @@ const STORE: &[&[&str]] = &[
     &["files", "read_store"],
     &["registration", "wal"],
     &["downsample"],
-    &["snapshot"],
+    &["sealed", "snapshot"],
     &["compaction"],
     &["deletes", "expiry", "imports", "maintenance", "retention"],
     &["engine"],

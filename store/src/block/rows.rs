@@ -31,6 +31,11 @@ impl RowReader {
         Self { times_before: found.start - found.times, ..Self::new(block, cache) }
     }
 
+    /// Goes on with this sensor; the last pages are kept.
+    pub fn begin(&mut self, found: SensorRows) {
+        self.times_before = found.start - found.times;
+    }
+
     /// [`RowReader::read_windows`], with the lines between the values.
     pub fn read_lines(&mut self, start: u64, count: u64) -> Result<TierWindows, StoreError> {
         let mut windows = self.read_windows(start, count)?;

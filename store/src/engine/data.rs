@@ -1,5 +1,7 @@
 //! Reading, importing and deleting.
 
+use wholegrain_model::Interval;
+
 use super::Store;
 use crate::catalogue::imports::ImportState;
 use crate::computed::ResultCache;
@@ -7,12 +9,19 @@ use crate::config::RetentionRule;
 use crate::deletes::{Deletion, DeletionReport};
 use crate::error::StoreError;
 use crate::imports::{ImportReport, ImportSeries};
+use crate::sealed::SealedBlock;
 use crate::snapshot::Snapshot;
 
 impl Store {
     /// A consistent view of everything acknowledged until now.
     pub fn snapshot(&self) -> Snapshot {
         self.engine().snapshots.snapshot()
+    }
+
+    /// How long the readings of a sensor are kept; `None`: for ever.
+    pub fn readings_age(&self, path: &str) -> Option<Interval> {
+        let policy = self.engine().snapshots.policy.get();
+        policy.raw_age(policy.rule_of(path))
     }
 
     /// The cache of results of virtual sensors; `None` if it is disabled.
@@ -46,6 +55,22 @@ impl Store {
     /// What would be out of its retention at the time `now`, and is not yet, if this rule came before all others; changes nothing.
     pub fn would_expire(&self, rule: &RetentionRule, now: i64) -> Result<DeletionReport, StoreError> {
         self.engine().deleter.would_expire(rule, now)
+    }
+
+    /// The sealed block that is first in rank, for a store that takes it over; `None` if there is none.
+    pub fn first_block(&self) -> Result<Option<SealedBlock>, StoreError> {
+        SealedBlock::first(&self.engine().files)
+    }
+
+    /// Whether readers see this block, and as it was when it was taken: no deletion changed it.
+    pub fn has_block(&self, block: &SealedBlock) -> bool {
+        block.is_current(&self.engine().files)
+    }
+
+    /// Removes a block that another store has taken over. `false`, and nothing changed, if it was replaced since it was taken, as by a deletion.
+    /// Results that were computed from its readings stay valid.
+    pub fn release_block(&self, block: &SealedBlock) -> Result<bool, StoreError> {
+        block.release(&self.engine().files)
     }
 
     /// Deletes the stored readings of the range; durable and in force when it returns. Readings that arrive afterwards are new. Batches that are

@@ -191,6 +191,9 @@ impl Engine {
             if let Err(error) = self.jobs.expire(self.config.clock.now()) {
                 tracing::error!(%error, "retention of jobs failed; tried again shortly");
             }
+            if self.config.hands_over {
+                continue;
+            }
             self.expire_sensors(&mut expire_at);
             while !self.work.is_closing() {
                 match self.compactor.merge_once(self.config.clock.now()) {

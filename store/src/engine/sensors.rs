@@ -47,6 +47,13 @@ impl Store {
         (0..schema.len()).filter(|&at| sensors.id(&schema.path(at)).is_none()).count()
     }
 
+    /// The columns of all schemas with the sensor, in the order of registration; empty for a schemaless sensor.
+    pub fn schema_columns(&self, id: SensorId) -> Vec<(Schema, usize)> {
+        let sensors = self.engine().sensors.read();
+        let places = sensors.places(id);
+        places.iter().map(|place| (sensors.schema_at(place.schema).clone(), place.column as usize)).collect()
+    }
+
     /// The prefix of each schema and the agent of its newest batch, in the order of registration. Schemas without batches are left out.
     pub fn schema_agents(&self) -> Vec<(SensorPath, Arc<str>)> {
         self.engine().sensors.read().schema_agents()

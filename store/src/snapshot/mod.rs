@@ -101,6 +101,11 @@ impl Snapshot {
         self.version
     }
 
+    /// Readings of a sensor before this time are hidden by a rule of retention.
+    pub fn hidden_before(&self, path: &str) -> i64 {
+        self.policy.hidden_before(path, self.retained_at)
+    }
+
     /// What the scans so far left out for other reasons than damage, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()

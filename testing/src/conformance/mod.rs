@@ -6,6 +6,7 @@
 //!
 //! `memory.rs` is the smallest store that passes; it can break a guarantee, so that a test can see each check fail.
 
+pub mod cassandra;
 mod checks;
 mod embedded;
 pub mod memory;

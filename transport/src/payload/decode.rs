@@ -39,12 +39,12 @@ pub fn decode_batch(payload: &[u8], schema: &Schema) -> DecodeResult<Batch> {
     let mut columns = Vec::with_capacity(schema.len());
     if head.span.samples == 1 {
         columns.extend(schema.types().iter().map(|value_type| column_for(*value_type, 1)));
-        walk.append_all(schema, &mut columns, 1)?;
+        walk.append_all(&mut columns, 1)?;
     } else {
         // A column is allocated only after the previous ones were decoded.
         for value_type in schema.types() {
             let mut column = column_for(*value_type, 0);
-            walk.append_column(schema, &mut column, head.span.samples)?;
+            walk.append_column(&mut column, head.span.samples)?;
             columns.push(column);
         }
     }
@@ -63,7 +63,22 @@ pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> DecodeRe
         walk.skip_column()?;
     }
     let mut column = column_for(definition.value_type, 0);
-    walk.next_column(schema, &mut column)?;
+    walk.next_column(&mut column)?;
+    Ok((head.times(payload)?, column))
+}
+
+/// The same of a payload that belongs to no registered schema: its sensors have these types. Only the number of sensors is checked.
+pub fn decode_column_of(payload: &[u8], types: &[ValueType], sensor: usize) -> DecodeResult<(Vec<i64>, Column)> {
+    let head = Head::read(payload)?;
+    let Some(value_type) = types.get(sensor).filter(|_| head.span.sensors == types.len()) else {
+        return Err(PayloadError::NoSuchSensor { sensor, sensors: head.span.sensors });
+    };
+    let mut walk = Walk::new(payload, &head)?;
+    for _ in 0..sensor {
+        walk.skip_column()?;
+    }
+    let mut column = column_for(*value_type, 0);
+    walk.next_column(&mut column)?;
     Ok((head.times(payload)?, column))
 }
 
@@ -79,7 +94,7 @@ pub fn for_each_column(
     let mut floats = column_for(ValueType::Float, 0);
     for (index, sensor) in schema.sensors().iter().enumerate() {
         let column = if sensor.value_type == ValueType::Int { &mut ints } else { &mut floats };
-        walk.next_column(schema, column)?;
+        walk.next_column(column)?;
         each(index, column);
     }
     walk.finish()?;
@@ -101,7 +116,7 @@ pub fn append_columns(
     }
     let before = times.len();
     let mut walk = Walk::new(payload, &head)?;
-    let whole = walk.append_all(schema, columns, rows_max).and_then(|()| walk.finish());
+    let whole = walk.append_all(columns, rows_max).and_then(|()| walk.finish());
     match whole.and_then(|()| head.times(payload)) {
         Ok(more) => times.extend(more),
         Err(error) => {
@@ -271,6 +286,8 @@ struct Walk<'a> {
     runs: Cursor<'a>,
     bodies: Cursor<'a>,
     samples: usize,
+    /// For messages of errors.
+    schema: SchemaHash,
     /// Sensors after the current run.
     sensors_left: usize,
     mode: u8,
@@ -284,6 +301,7 @@ impl<'a> Walk<'a> {
             runs,
             bodies: runs,
             samples: head.span.samples,
+            schema: head.schema,
             sensors_left: head.span.sensors,
             mode: 0,
             run_left: 0,
@@ -372,23 +390,23 @@ impl<'a> Walk<'a> {
     }
 
     /// Decodes the next column into `column`, which has the sensor's type.
-    fn next_column(&mut self, schema: &Schema, column: &mut Column) -> DecodeResult<()> {
+    fn next_column(&mut self, column: &mut Column) -> DecodeResult<()> {
         column.gaps.0.clear();
         match &mut column.values {
             ColumnValues::Int(values) => values.clear(),
             ColumnValues::Float(values) => values.clear(),
         }
-        self.append_column(schema, column, self.samples)
+        self.append_column(column, self.samples)
     }
 
     /// Appends the values of every column.
-    fn append_all(&mut self, schema: &Schema, columns: &mut [Column], rows_max: usize) -> DecodeResult<()> {
+    fn append_all(&mut self, columns: &mut [Column], rows_max: usize) -> DecodeResult<()> {
         let mut at = 0;
         while at < columns.len() {
             let taken = self.append_single_run(&mut columns[at..])?;
             at += taken;
             if taken == 0 {
-                self.append_column(schema, &mut columns[at], rows_max)?;
+                self.append_column(&mut columns[at], rows_max)?;
                 at += 1;
             }
         }
@@ -396,7 +414,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Appends the next column's values to `column`, which will have at most `rows_max` rows.
-    fn append_column(&mut self, schema: &Schema, column: &mut Column, rows_max: usize) -> DecodeResult<()> {
+    fn append_column(&mut self, column: &mut Column, rows_max: usize) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         let start = column.len();
         let (present, bitmap) = if column_mode == mode::ABSENT {
@@ -414,7 +432,7 @@ impl<'a> Walk<'a> {
                 match column_mode {
                     mode::ABSENT => values.resize(start + self.samples, 0),
                     mode::INT_CONSTANT..=mode::INT_SPARSE => take_ints(&mut self.bodies, column_mode, present, values)?,
-                    _ => return self.wrong_type(schema, column_mode, "integers"),
+                    _ => return self.wrong_type(column_mode, "integers"),
                 }
                 spread(values, start, self.samples, bitmap);
             }
@@ -425,7 +443,7 @@ impl<'a> Walk<'a> {
                     mode::FLOAT_CONSTANT..=mode::FLOAT_RAW => {
                         take_floats(&mut self.bodies, column_mode, present, values)?
                     }
-                    _ => return self.wrong_type(schema, column_mode, "floats"),
+                    _ => return self.wrong_type(column_mode, "floats"),
                 }
                 spread(values, start, self.samples, bitmap);
             }
@@ -474,12 +492,12 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    fn wrong_type(&self, schema: &Schema, column_mode: u8, wanted: &str) -> DecodeResult<()> {
+    fn wrong_type(&self, column_mode: u8, wanted: &str) -> DecodeResult<()> {
         if column_mode > mode::FLOAT_RAW {
             return self.bodies.fail("unknown column mode");
         }
         let reason = format!("a column has mode {column_mode} where the schema has {wanted}");
-        Err(PayloadError::Unfit { schema: schema.hash(), reason })
+        Err(PayloadError::Unfit { schema: self.schema, reason })
     }
 
     fn finish(&self) -> DecodeResult<()> {

@@ -8,7 +8,7 @@ mod decode;
 mod encode;
 
 pub use decode::{
-    Checked, append_columns, check_batch, decode_batch, decode_column, for_each_column, last_row, read_header,
+    Checked, append_columns, check_batch, decode_batch, decode_column, decode_column_of, for_each_column, last_row, read_header,
     read_origin, read_times,
 };
 pub use encode::{BatchEncoder, Rows, encode_batch};

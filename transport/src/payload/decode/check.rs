@@ -29,7 +29,7 @@ pub fn check_batch<'a>(payload: &'a [u8], schema: &Schema) -> DecodeResult<Check
     while let [value_type, rest @ ..] = types {
         let taken = walk.check_single_run(types)?;
         if taken == 0 {
-            walk.check_column(schema, *value_type)?;
+            walk.check_column(*value_type)?;
             types = rest;
         } else {
             types = &types[taken..];
@@ -70,7 +70,7 @@ impl Walk<'_> {
     }
 
     /// Skips a column; fails wherever decoding it would fail.
-    fn check_column(&mut self, schema: &Schema, value_type: ValueType) -> DecodeResult<()> {
+    fn check_column(&mut self, value_type: ValueType) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         if column_mode == mode::ABSENT {
             return if gaps { self.bodies.fail("a gap bitmap where none is allowed") } else { Ok(()) };
@@ -101,8 +101,8 @@ impl Walk<'_> {
                 bodies.skip_xor()?;
                 bodies.take(steps * 8).map(drop)
             }
-            (ValueType::Int, _) => self.wrong_type(schema, column_mode, "integers"),
-            (ValueType::Float, _) => self.wrong_type(schema, column_mode, "floats"),
+            (ValueType::Int, _) => self.wrong_type(column_mode, "integers"),
+            (ValueType::Float, _) => self.wrong_type(column_mode, "floats"),
         }
     }
 }

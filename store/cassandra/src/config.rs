@@ -1,0 +1,62 @@
+//! The settings of a store in Cassandra.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use scylla::statement::Consistency;
+
+/// How a server reaches Cassandra, and what it is called there.
+#[derive(Clone)]
+pub struct CassandraConfig {
+    /// Addresses of some nodes, each `host` or `host:port`.
+    pub contact_points: Vec<String>,
+    pub keyspace: String,
+    /// User and password.
+    pub credentials: Option<(String, String)>,
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// Nodes of this data centre are asked; `None`: any node.
+    pub data_centre: Option<String>,
+    pub read_consistency: Consistency,
+    pub write_consistency: Consistency,
+    /// The time after which a request has failed.
+    pub timeout: Duration,
+    /// The name of this server, unique among those that share the keyspace.
+    pub server: String,
+}
+
+impl CassandraConfig {
+    /// The defaults, for these nodes and this server.
+    pub fn new(contact_points: Vec<String>, keyspace: &str, server: &str) -> Self {
+        Self {
+            contact_points,
+            keyspace: keyspace.to_owned(),
+            credentials: None,
+            tls: None,
+            data_centre: None,
+            read_consistency: Consistency::LocalQuorum,
+            write_consistency: Consistency::LocalQuorum,
+            timeout: Duration::from_secs(10),
+            server: server.to_owned(),
+        }
+    }
+}
+
+/// What [`crate::create`] makes a keyspace with.
+#[derive(Debug, Clone)]
+pub struct KeyspaceOptions {
+    /// The number of replicas in each data centre; empty: one replica, without regard to data centres.
+    pub replication: Vec<(String, u32)>,
+    /// The sub-trees of this many levels are the partitions; 0: the sub-tree of each agent.
+    pub shard_levels: u8,
+}
+
+/// Whether a name can be a keyspace: a letter, then letters, digits and underscores, at most 48 in all.
+pub fn check_keyspace(name: &str) -> Result<(), String> {
+    let is_valid = name.len() <= 48
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    match is_valid {
+        true => Ok(()),
+        false => Err(format!("keyspace = {name:?}: use a lower-case letter, then letters, digits and _, at most 48")),
+    }
+}

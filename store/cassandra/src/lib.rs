@@ -1,0 +1,28 @@
+//! Apache Cassandra as the store of many servers.
+//!
+//! - In: sealed blocks of the server's local store ([`wholegrain_store::Store`]); deletions; schemas and sensors.
+//! - Out: readings in chunks that all servers can read; a [`wholegrain_store::ReadStore`] of local store and chunks together.
+//! - Never: a reading that is in neither; a chunk that counts before its upload is complete; a block that is released before.
+//!
+//! The local store receives, acknowledges and seals. [`upload`] writes each sealed block as chunks (`encode`, `body`, `layout`); a row in the table
+//! of commits completes it, and then the block is released. `view` has what all servers share about the chunks; `snapshot` and `slices` read them
+//! (`extents` says which partitions there are); `catalogue` exchanges schemas and sensors; `member` knows the servers; `migrations` makes the
+//! tables. `store/CASSANDRA.md` describes every table and every byte.
+
+mod body;
+mod catalogue;
+mod config;
+mod encode;
+mod extents;
+mod layout;
+mod member;
+mod migrations;
+mod session;
+mod slices;
+mod snapshot;
+mod store;
+mod upload;
+mod view;
+
+pub use config::{CassandraConfig, KeyspaceOptions};
+pub use store::{CassandraStore, UploadStats, create};
