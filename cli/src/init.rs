@@ -17,6 +17,8 @@ Examples:
                                          for agents on other machines as well
   wholegrain init --system /etc/wholegrain --host monitor.example
                                          the secrets of a packaged installation
+  wholegrain init --cassandra /etc/wholegrain
+                                         the keyspace that [store.cassandra] of server.toml names
   wholegrain ca agent node0042           then adds an agent";
 
 /// Make the files of a new installation: authority, certificates, token, configurations
@@ -29,6 +31,9 @@ pub struct InitArgs {
     /// Only the missing files of a packaged installation: authority, certificate, token and client.toml, for the server.toml in DIR
     #[arg(long, conflicts_with_all = ["agent", "listen", "mqtt_port"])]
     system: bool,
+    /// Only the keyspace in Cassandra that the server.toml in DIR names, with its tables; existing ones are brought up to date
+    #[arg(long, conflicts_with_all = ["system", "agent", "listen", "host", "mqtt_port", "http_port"])]
+    cassandra: bool,
     /// The name of this machine's agent [default: the host's name]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
@@ -47,6 +52,12 @@ pub struct InitArgs {
 }
 
 pub fn run(args: &InitArgs) -> Result<(), Failure> {
+    if args.cassandra {
+        let keyspace = wholegrain_server::init_cassandra(&args.dir);
+        let keyspace = keyspace.map_err(|error| Failure::Failed(format!("{error:#}")))?;
+        println!("the keyspace {keyspace} is ready");
+        return Ok(());
+    }
     let options = InitOptions {
         agent: args.agent.clone(),
         listen_host: args.listen.clone(),

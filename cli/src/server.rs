@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use wholegrain_api::{LogState, ReloadResult, paths};
@@ -98,12 +98,15 @@ fn serve(file: &Path, check: bool) -> Result<(), Failure> {
 /// Log lines to standard error, of a level that can change.
 fn write_log(level: LevelFilter) {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let (level, switch) = tracing_subscriber::reload::Layer::new(level);
+    // The driver of Cassandra reports each connection as information.
+    let of_all =
+        |level: LevelFilter| Targets::new().with_default(level).with_target("scylla", level.min(LevelFilter::WARN));
+    let (level, switch) = tracing_subscriber::reload::Layer::new(of_all(level));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
     tracing_subscriber::registry().with(level).with(lines).init();
     wholegrain_server::log::on_change(move |level| {
         // Fails only when the log itself is gone.
-        let _ = switch.reload(filter(level));
+        let _ = switch.reload(of_all(filter(level)));
     });
 }
 

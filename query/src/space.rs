@@ -17,13 +17,21 @@ const NEWEST_NS_MIN: i64 = 60_000_000_000;
 #[derive(Clone)]
 pub struct Space {
     store: Store,
+    /// The readings of the store, and of what it has handed over.
+    readings: Arc<dyn ReadStore>,
     virtuals: Arc<VirtualSensors>,
 }
 
 impl Space {
     /// Uses the sensors of a store and the definitions in its registry.
     pub fn new(store: Store) -> Self {
-        Self { virtuals: Arc::new(VirtualSensors::new(store.clone())), store }
+        let readings = Arc::new(store.clone());
+        Self::over(store, readings)
+    }
+
+    /// The same if the store hands over its sealed readings: `readings` has them and those of the store.
+    pub fn over(store: Store, readings: Arc<dyn ReadStore>) -> Self {
+        Self { virtuals: Arc::new(VirtualSensors::new(store.clone())), store, readings }
     }
 
     /// The store of the measured sensors.
@@ -75,14 +83,14 @@ impl Space {
     pub fn snapshot_for(&self, sensors: &[SensorInfo]) -> Box<dyn ReadSnapshot> {
         match sensors.iter().any(|sensor| sensor.id.is_computed()) {
             true => ReadStore::snapshot(self),
-            false => Box::new(self.store.snapshot()),
+            false => self.readings.snapshot(),
         }
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
     pub fn newest(&self, sensors: &[SensorInfo]) -> Vec<Option<(i64, Option<Value>)>> {
         let ids: Vec<SensorId> = sensors.iter().map(|sensor| sensor.id).collect();
-        let mut newest = self.store.newest(&ids);
+        let mut newest = self.readings.newest(&ids);
         let mut snapshot = None;
         for (sensor, newest) in sensors.iter().zip(&mut newest).filter(|(sensor, _)| sensor.id.is_computed()) {
             let snapshot = snapshot.get_or_insert_with(|| ReadStore::snapshot(self));
@@ -125,11 +133,11 @@ impl ReadStore for Space {
     }
 
     fn newest(&self, ids: &[SensorId]) -> Vec<Option<(i64, Option<Value>)>> {
-        self.store.newest(ids)
+        self.readings.newest(ids)
     }
 
     fn snapshot(&self) -> Box<dyn ReadSnapshot> {
-        let (snapshot, cache) = (Box::new(self.store.snapshot()), self.store.result_cache());
+        let (snapshot, cache) = (self.readings.snapshot(), self.store.result_cache());
         Box::new(ComputedSnapshot::new(snapshot, self.virtuals.clone(), cache))
     }
 }

@@ -1,5 +1,6 @@
 //! Reads `server.toml`, applies defaults, and reports errors with file, line and the nearest key.
 
+mod cassandra;
 mod http;
 mod retention;
 mod store;
@@ -21,6 +22,7 @@ use crate::jobs::config::{JobsConfig, RawJobs};
 use crate::prometheus::config::{PrometheusConfig, RawPrometheus};
 pub use crate::settings::ConfigFileError;
 use crate::settings::{ChangeMode, LIMIT_TIME, Settings, read, settings};
+pub use cassandra::CassandraSettings;
 use http::RawHttp;
 pub use http::{HTTP_LISTEN, HttpConfig};
 use store::RawStore;
@@ -37,6 +39,8 @@ pub struct ServerConfig {
     pub http: HttpConfig,
     /// The embedded store, below `data`.
     pub store: StoreConfig,
+    /// Where sealed readings go, if not into the embedded store.
+    pub cassandra: Option<CassandraSettings>,
     /// Other protocols and formats.
     pub interop: InteropConfig,
     pub prometheus: PrometheusConfig,
@@ -95,6 +99,7 @@ impl ServerConfig {
         let http = raw.http.check(&root.child("http"), base)?;
         let mqtt = raw.mqtt.check(&root.child("mqtt"), base)?;
         let security = raw.security.check(&root.child("security"), base, &data)?;
+        let cassandra = raw.store.check_cassandra(&root.child("store"), base)?;
         let store = raw.store.check(&root.child("store"), data.join("store"))?;
         let prometheus = raw.prometheus.check(&root.child("prometheus"))?;
         let jobs = raw.jobs.check(&root.child("jobs"))?;
@@ -115,6 +120,7 @@ impl ServerConfig {
             mqtt,
             http,
             store,
+            cassandra,
             interop,
             prometheus,
             jobs,

@@ -1,5 +1,6 @@
 //! Creates the files of an installation: a local authority, certificates, a token and its hash, and three configurations.
 
+mod cassandra;
 mod system;
 
 use std::fs;
@@ -24,6 +25,7 @@ use crate::pki::{self, KeyPairFiles};
 /// The longest common name that X.509 allows (RFC 5280, ub-common-name), in characters.
 const COMMON_NAME_MAX: usize = 64;
 
+pub use cassandra::init_cassandra;
 pub use system::init_system;
 
 /// Options of a new installation.

@@ -43,7 +43,8 @@ mod token_permits;
 
 pub use config::{SecurityFiles, ServerConfig};
 pub use init::{
-    AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, init_system, issue_agent_certificate,
+    AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, init_cassandra, init_system,
+    issue_agent_certificate,
 };
 pub use serve::{BoundAddresses, run, run_until_signal};
 /// The command line checks a store's files with these.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use wholegrain_cassandra::CassandraStore;
 use wholegrain_store::{OpenReport, Store};
 
 use crate::access::Security;
@@ -90,6 +91,7 @@ fn run_with(
     }
     let (store, report) = Store::open(config.store.clone())?;
     tell(&report);
+    let cassandra = open_cassandra(&config, &store)?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads((processors / PROCESSORS_A_WORKER).max(1))
@@ -102,10 +104,13 @@ fn run_with(
         shutdown.await;
         let _ = asked.set(Instant::now());
     };
-    let served = runtime.block_on(serve(&config, &store, ready, hangups, shutdown));
+    let served = runtime.block_on(serve(&config, (&store, cassandra.clone()), ready, hangups, shutdown));
     let end = asked.get().copied().unwrap_or_else(Instant::now) + SHUTDOWN_TIME_MAX;
     // Queries on blocking threads notice that their clients have disconnected; the runtime waits this long for them.
     runtime.shutdown_timeout(BLOCKING_TIME_MAX);
+    if let Some(cassandra) = cassandra {
+        cassandra.close();
+    }
     let closed = close(store, end);
     served?;
     if closed? {
@@ -114,6 +119,20 @@ fn run_with(
         tracing::warn!("stopped without waiting longer for the disk; everything acknowledged is on disk");
     }
     Ok(())
+}
+
+/// Opens the store in Cassandra that takes over what the local store seals, if there is one.
+fn open_cassandra(config: &ServerConfig, store: &Store) -> anyhow::Result<Option<CassandraStore>> {
+    let Some(settings) = &config.cassandra else { return Ok(None) };
+    let opened = CassandraStore::open(settings.load()?, store.clone()).context("store.cassandra")?;
+    let stats = opened.upload_stats();
+    tracing::info!(
+        "store: sealed readings go to the keyspace {} in Cassandra; {} blocks ({} bytes) wait",
+        settings.keyspace,
+        stats.waiting_blocks,
+        stats.waiting_bytes
+    );
+    Ok(Some(opened))
 }
 
 /// Closes the store; false if the disk has not answered at `end`.
@@ -176,7 +195,7 @@ async fn bind(
 
 async fn serve(
     config: &ServerConfig,
-    store: &Store,
+    (store, cassandra): (&Store, Option<CassandraStore>),
     ready: impl FnOnce(&BoundAddresses),
     hangups: bool,
     shutdown: impl Future<Output = ()>,
@@ -226,7 +245,7 @@ async fn serve(
     }
     if let Some(BoundListeners { listeners, tls: Some(tls), .. }) = web {
         let live = LiveFeed::start(store).context("cannot start the thread for live batches")?;
-        let api = Api::new(broker.clone(), live, reloader, config, down_receiver);
+        let api = Api::new((broker.clone(), cassandra), live, reloader, config, down_receiver);
         let router = http::router(Arc::new(api));
         let time_max = http.unauthenticated_time_max;
         let front = http::HttpFrontend { router, tls, metrics: metrics.clone(), admission: http_admission, time_max };

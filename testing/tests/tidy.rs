@@ -30,7 +30,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-agent", &["model", "plugin", "sources", "transport"]),
     ("wholegrain-store", &["model", "transport"]),
     ("wholegrain-query", &["model", "store"]),
-    ("wholegrain-server", &["api", "model", "transport", "store", "query"]),
+    ("wholegrain-cassandra", &["model", "store", "transport"]),
+    ("wholegrain-server", &["api", "cassandra", "model", "transport", "store", "query"]),
     ("wholegrain-demo", &["model", "transport"]),
     ("wholegrain", &["api", "model", "transport", "query", "server", "demo"]),
 ];

@@ -1,6 +1,6 @@
 //! `[store]`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use wholegrain_model::Interval;
@@ -8,6 +8,7 @@ use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
 use wholegrain_store::StoreConfig;
 
+use super::cassandra::{CassandraSettings, RawCassandra};
 use super::retention;
 
 /// Default of the oldest time, relative to the server's clock, that a reading may have before it is quarantined.
@@ -19,10 +20,24 @@ const COMMIT_EVERY: (Interval, Interval, Interval) =
     (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(5));
 /// Default of the time after which a sensor without stored readings and without new ones is removed.
 const SENSORS_AGE: Interval = Interval::from_s(86_400);
+/// Defaults of the age and size at which the journal is sealed if the readings go to Cassandra: longer chunks take less space there.
+const SEAL_AFTER_CASSANDRA: Interval = Interval::from_s(300);
+const SEAL_BYTES_CASSANDRA: ByteSize = ByteSize::mib(256);
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
+/// Where sealed readings are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoreKind {
+    #[default]
+    Embedded,
+    Cassandra,
+}
+
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawStore {
+    kind: StoreKind,
+    cassandra: Option<RawCassandra>,
     seal_after: Option<Interval>,
     seal_bytes: Option<ByteSize>,
     commit_every: Option<Interval>,
@@ -40,9 +55,35 @@ pub(super) struct RawStore {
 }
 
 impl RawStore {
+    /// Takes the section of Cassandra and checks it; `None` if the store is embedded. Relative paths are below `base`.
+    pub(super) fn check_cassandra(
+        &mut self,
+        section: &Section,
+        base: &Path,
+    ) -> Result<Option<CassandraSettings>, ConfigError> {
+        match (self.kind, self.cassandra.take()) {
+            (StoreKind::Embedded, None) => Ok(None),
+            (StoreKind::Embedded, Some(_)) => {
+                Err(section.error("cassandra", "is of a store in Cassandra; write kind = \"cassandra\" in [store]"))
+            }
+            (StoreKind::Cassandra, _) if self.retention_bytes.is_some() => Err(section.error(
+                "retention_bytes",
+                "bounds an embedded store; in Cassandra, readings are removed by their age: retention_age and [[store.retention]]",
+            )),
+            (StoreKind::Cassandra, raw) => {
+                raw.unwrap_or_default().check(&section.child("cassandra"), base).map(Some)
+            }
+        }
+    }
+
     /// Checks the section; the store is in `dir`.
     pub(super) fn check(self, section: &Section, dir: PathBuf) -> Result<StoreConfig, ConfigError> {
         let mut config = StoreConfig { dir, ..StoreConfig::default() };
+        if self.kind == StoreKind::Cassandra {
+            config.hands_over = true;
+            config.seal_after = SEAL_AFTER_CASSANDRA;
+            config.seal_bytes = SEAL_BYTES_CASSANDRA;
+        }
         for (key, value) in [
             ("seal_after", self.seal_after),
             ("live", self.live),

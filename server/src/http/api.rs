@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, watch as signal};
+use wholegrain_cassandra::CassandraStore;
 use wholegrain_query::Space;
 use wholegrain_store::Store;
 
@@ -53,6 +54,8 @@ pub(super) const PROMETHEUS_IN_MEMORY_MAX: usize = 4;
 /// The state that all requests share.
 pub(crate) struct Api {
     pub store: Store,
+    /// What takes over the sealed readings of the store, if they go to Cassandra.
+    pub cassandra: Option<CassandraStore>,
     /// Stored and computed sensors.
     pub space: Space,
     pub broker: Arc<Broker>,
@@ -87,15 +90,21 @@ pub(crate) struct Api {
 impl Api {
     /// Shares its parts with the broker.
     pub fn new(
-        broker: Arc<Broker>,
+        (broker, cassandra): (Arc<Broker>, Option<CassandraStore>),
         live: LiveFeed,
         reloader: Arc<Reloader>,
         config: &ServerConfig,
         shutdown: signal::Receiver<bool>,
     ) -> Self {
+        let store = broker.store.clone();
+        let space = match &cassandra {
+            Some(cassandra) => Space::over(store.clone(), Arc::new(cassandra.clone())),
+            None => Space::new(store.clone()),
+        };
         Self {
-            store: broker.store.clone(),
-            space: Space::new(broker.store.clone()),
+            store,
+            cassandra,
+            space,
             metrics: broker.metrics.clone(),
             live,
             security: broker.security.clone(),

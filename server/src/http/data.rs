@@ -70,7 +70,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
 pub(super) fn refused(error: StoreError) -> ApiError {
     match error {
         StoreError::Sensor(text) | StoreError::Payload(text) => ApiError::bad_request(text),
-        error @ (StoreError::DiskFull { .. } | StoreError::Busy | StoreError::Closed) => {
+        error @ (StoreError::DiskFull { .. } | StoreError::Busy | StoreError::Remote { .. } | StoreError::Closed) => {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
         }
         error => ApiError::internal(error.to_string()),
@@ -210,12 +210,20 @@ pub(super) async fn delete(
     };
     let what =
         format!("delete {} from {} to {}", raw.patterns.join(" "), Timestamp(deletion.from), Timestamp(deletion.to));
-    let store = api.store.clone();
+    let (store, cassandra) = (api.store.clone(), api.cassandra.clone());
     if dry {
-        let affected = on_disk(move || store.would_delete(&deletion)).await?;
+        let affected = on_disk(move || match &cassandra {
+            Some(cassandra) => cassandra.would_delete(&deletion),
+            None => store.would_delete(&deletion),
+        });
+        let affected = affected.await?;
         return Ok(Json(deleted(affected)).into_response());
     }
-    let result = on_disk(move || store.delete(&deletion)).await;
+    let delete = move || match &cassandra {
+        Some(cassandra) => cassandra.delete(&deletion),
+        None => store.delete(&deletion),
+    };
+    let result = on_disk(delete).await;
     let what = match &result {
         Ok(affected) => format!("{what}: {} readings of {} sensors", affected.readings, affected.sensors),
         Err(error) => format!("{what}: {}", error.message),

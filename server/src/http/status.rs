@@ -7,6 +7,7 @@ use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_api::{HealthResponse, ServerStatus};
+use wholegrain_cassandra::UploadStats;
 use wholegrain_store::StoreStats;
 
 use super::{Api, ApiError};
@@ -75,6 +76,9 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
         let stats = api.store.stats();
         api.metrics.render(|text| {
             store(text, &stats);
+            if let Some(cassandra) = &api.cassandra {
+                uploads(text, &cassandra.upload_stats());
+            }
             api.reloader.render(text);
             crate::admission::render(&[api.reloader.http_admission(), api.broker.admission()], text);
         })
@@ -159,6 +163,20 @@ fn store_counters(text: &mut MetricsText, stats: &StoreStats) {
         text.counter(name, help, value);
     }
     text.counter("journal_fsync_seconds_total", "Time spent in the journal's fsync.", stats.fsync_ns as f64 / 1e9);
+}
+
+fn uploads(text: &mut MetricsText, stats: &UploadStats) {
+    for (name, help, value) in [
+        ("cassandra_uploaded_blocks_total", "Sealed blocks uploaded to Cassandra.", stats.blocks),
+        ("cassandra_uploaded_chunks_total", "Chunks uploaded to Cassandra.", stats.rows),
+        ("cassandra_uploaded_readings_total", "Readings uploaded to Cassandra, gaps included.", stats.readings),
+        ("cassandra_uploaded_bytes_total", "Bytes of these chunks, before Cassandra compresses them.", stats.bytes),
+        ("cassandra_upload_failures_total", "Uploads to Cassandra that failed; each is repeated.", stats.failures),
+    ] {
+        text.counter(name, help, value);
+    }
+    text.gauge("cassandra_waiting_blocks", "Sealed blocks that are not in Cassandra yet.", stats.waiting_blocks);
+    text.gauge("cassandra_waiting_bytes", "Bytes of these blocks.", stats.waiting_bytes);
 }
 
 fn store_gauges(text: &mut MetricsText, stats: &StoreStats) {

@@ -51,7 +51,7 @@ impl SharedCatalogue {
         let mut catalogue = Self { sensors_seen: 0, schemas: HashSet::new(), read_to: stamp };
         let doing = "reading the schemas";
         let mut schemas = Vec::new();
-        for (hash, body) in session.rows::<(Vec<u8>, Vec<u8>)>(doing, "SELECT hash, body FROM schemas", ()).await? {
+        for (hash, body) in session.rows::<(Vec<u8>, Vec<u8>)>(doing, "SELECT hash, body FROM $.schemas", ()).await? {
             let schema = Schema::decode(&body);
             let schema = schema.map_err(|error| StoreError::Remote { doing, reason: error.to_string() })?;
             if hash == schema.hash().0 {
@@ -61,7 +61,7 @@ impl SharedCatalogue {
         }
         local.register_schemas(&schemas).into_iter().collect::<Result<(), _>>()?;
         for shard in 0..SHARDS {
-            let text = "SELECT path, source, definition FROM sensors WHERE shard = ?";
+            let text = "SELECT path, source, definition FROM $.sensors WHERE shard = ?";
             let rows = session.rows::<SensorRow>("reading the sensors", text, (shard.cast_signed(),)).await?;
             rows.into_iter().try_for_each(|row| register_sensor(local, row))?;
         }
@@ -88,7 +88,7 @@ impl SharedCatalogue {
                 if self.schemas.contains(&hash) {
                     continue;
                 }
-                let insert = "INSERT INTO schemas (hash, body) VALUES (?, ?)";
+                let insert = "INSERT INTO $.schemas (hash, body) VALUES (?, ?)";
                 session.write_once("writing a schema", insert, (hash.as_slice(), schema.encode())).await?;
                 write_change(session, server, stamp(), KIND_SCHEMA, &hash).await?;
                 self.schemas.insert(hash);
@@ -102,7 +102,7 @@ impl SharedCatalogue {
                     description: info.description,
                 };
                 let definition = serde_json::to_string(&definition).unwrap_or_default();
-                let insert = "INSERT INTO sensors (shard, path, source, definition) VALUES (?, ?, ?, ?)";
+                let insert = "INSERT INTO $.sensors (shard, path, source, definition) VALUES (?, ?, ?, ?)";
                 let values = (shard_of(&path), &*path, &*info.agent, definition);
                 session.write_once("writing a sensor", insert, values).await?;
                 write_change(session, server, stamp(), KIND_SENSOR, path.as_bytes()).await?;
@@ -116,7 +116,7 @@ impl SharedCatalogue {
     pub async fn receive(&mut self, session: &CassandraSession, local: &Store, now: i64) -> Result<(), StoreError> {
         let from = self.read_to.saturating_sub(OVERLAP_US);
         for minute in from.div_euclid(MINUTE_US)..=now.div_euclid(MINUTE_US) {
-            let text = "SELECT kind, key FROM changes WHERE minute = ? AND at >= ?";
+            let text = "SELECT kind, key FROM $.changes WHERE minute = ? AND at >= ?";
             let rows = session.rows::<(i8, Vec<u8>)>("reading changes", text, (minute, from)).await?;
             for (kind, key) in rows {
                 self.apply(session, local, kind, &key).await?;
@@ -138,7 +138,7 @@ impl SharedCatalogue {
                 let Ok(hash) = <[u8; 16]>::try_from(key) else { return Ok(()) };
                 if !self.schemas.contains(&hash) {
                     let doing = "reading a schema";
-                    let text = "SELECT body FROM schemas WHERE hash = ?";
+                    let text = "SELECT body FROM $.schemas WHERE hash = ?";
                     for (body,) in session.rows::<(Vec<u8>,)>(doing, text, (key,)).await? {
                         let schema = Schema::decode(&body);
                         let schema = schema.map_err(|error| StoreError::Remote { doing, reason: error.to_string() })?;
@@ -150,7 +150,7 @@ impl SharedCatalogue {
             KIND_SENSOR => {
                 let path = String::from_utf8_lossy(key).into_owned();
                 if local.sensor_id(&path).is_none() {
-                    let text = "SELECT path, source, definition FROM sensors WHERE shard = ? AND path = ?";
+                    let text = "SELECT path, source, definition FROM $.sensors WHERE shard = ? AND path = ?";
                     let rows = session.rows::<SensorRow>("reading a sensor", text, (shard_of(&path), path.as_str()));
                     rows.await?.into_iter().try_for_each(|row| register_sensor(local, row))?;
                 }
@@ -168,7 +168,7 @@ async fn write_change(
     kind: i8,
     key: &[u8],
 ) -> Result<(), StoreError> {
-    let insert = "INSERT INTO changes (minute, at, server, kind, key) VALUES (?, ?, ?, ?, ?) USING TTL 86400";
+    let insert = "INSERT INTO $.changes (minute, at, server, kind, key) VALUES (?, ?, ?, ?, ?) USING TTL 86400";
     session.write_once("writing a change", insert, (at.div_euclid(MINUTE_US), at, server, kind, key)).await
 }
 

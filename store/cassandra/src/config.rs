@@ -4,6 +4,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scylla::statement::Consistency;
+use serde::Deserialize;
+
+/// How many replicas answer before a request has succeeded. Two that add up to more replicas than there are see each other's writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConsistencyLevel {
+    One,
+    LocalOne,
+    Quorum,
+    #[default]
+    LocalQuorum,
+    EachQuorum,
+    All,
+}
+
+impl ConsistencyLevel {
+    pub(crate) fn of_driver(self) -> Consistency {
+        match self {
+            Self::One => Consistency::One,
+            Self::LocalOne => Consistency::LocalOne,
+            Self::Quorum => Consistency::Quorum,
+            Self::LocalQuorum => Consistency::LocalQuorum,
+            Self::EachQuorum => Consistency::EachQuorum,
+            Self::All => Consistency::All,
+        }
+    }
+}
 
 /// How a server reaches Cassandra, and what it is called there.
 #[derive(Clone)]
@@ -16,8 +43,8 @@ pub struct CassandraConfig {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Nodes of this data centre are asked; `None`: any node.
     pub data_centre: Option<String>,
-    pub read_consistency: Consistency,
-    pub write_consistency: Consistency,
+    pub read_consistency: ConsistencyLevel,
+    pub write_consistency: ConsistencyLevel,
     /// The time after which a request has failed.
     pub timeout: Duration,
     /// The name of this server, unique among those that share the keyspace.
@@ -33,8 +60,8 @@ impl CassandraConfig {
             credentials: None,
             tls: None,
             data_centre: None,
-            read_consistency: Consistency::LocalQuorum,
-            write_consistency: Consistency::LocalQuorum,
+            read_consistency: ConsistencyLevel::default(),
+            write_consistency: ConsistencyLevel::default(),
             timeout: Duration::from_secs(10),
             server: server.to_owned(),
         }

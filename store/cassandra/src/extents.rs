@@ -90,7 +90,7 @@ impl ExtentCache {
 }
 
 async fn read(session: &CassandraSession, place: Arc<str>) -> Result<(Arc<str>, Arc<Vec<Extent>>), StoreError> {
-    let text = "SELECT span, bucket, class FROM extents WHERE place = ?";
+    let text = "SELECT span, bucket, class FROM $.extents WHERE place = ?";
     let rows = session.rows::<(i8, i32, String)>("reading extents", text, (&*place,)).await?;
     let extent = |(span, bucket, class): (i8, i32, String)| {
         let class = CLASSES.iter().position(|(name, _)| *name == class)?;
@@ -102,7 +102,7 @@ async fn read(session: &CassandraSession, place: Arc<str>) -> Result<(Arc<str>, 
 /// The first time of the newest row of a band in a partition, complete or not.
 pub(crate) async fn newest_time(session: &CassandraSession, key: &SliceKey) -> Result<Option<i64>, StoreError> {
     let text = format!(
-        "SELECT t0 FROM chunks_{} WHERE place = ? AND span = ? AND bucket = ? AND grp = ? AND band = ? \
+        "SELECT t0 FROM $.chunks_{} WHERE place = ? AND span = ? AND bucket = ? AND grp = ? AND band = ? \
          ORDER BY grp DESC, band DESC, t0 DESC LIMIT 1",
         CLASSES[key.class].0
     );

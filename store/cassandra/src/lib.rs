@@ -24,5 +24,5 @@ mod store;
 mod upload;
 mod view;
 
-pub use config::{CassandraConfig, KeyspaceOptions};
+pub use config::{CassandraConfig, ConsistencyLevel, KeyspaceOptions, check_keyspace};
 pub use store::{CassandraStore, UploadStats, create};

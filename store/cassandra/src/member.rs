@@ -71,13 +71,13 @@ impl Member {
     /// Takes the name for this run. A name of another local store is refused: two servers with one name would hide each other's readings.
     pub async fn join(session: &CassandraSession, name: &str, store: &str) -> Result<Self, StoreError> {
         let run = unique();
-        let found = session.rows::<(Option<i16>,)>(DOING, "SELECT number FROM servers WHERE name = ?", (name,)).await?;
+        let found =
+            session.rows::<(Option<i16>,)>(DOING, "SELECT number FROM $.servers WHERE name = ?", (name,)).await?;
         let number = match found.first().and_then(|(number,)| *number) {
             Some(number) => number,
             None => take_number(session, name).await?,
         };
-        let insert =
-            "INSERT INTO servers (name, number, store, run, state, beat) VALUES (?, ?, ?, ?, 'alive', 0) IF NOT EXISTS";
+        let insert = "INSERT INTO $.servers (name, number, store, run, state, beat) VALUES (?, ?, ?, ?, 'alive', 0) IF NOT EXISTS";
         let (applied, row) = session.conditional(DOING, insert, (name, number, store, run.as_str())).await?;
         if !applied {
             let owner = text(&row, "store");
@@ -87,7 +87,7 @@ impl Member {
                 )));
             }
             // The local store is locked by this process: an earlier run of it has ended.
-            let update = "UPDATE servers SET run = ?, state = 'alive', beat = 0 WHERE name = ? IF store = ?";
+            let update = "UPDATE $.servers SET run = ?, state = 'alive', beat = 0 WHERE name = ? IF store = ?";
             let (applied, row) = session.conditional(DOING, update, (run.as_str(), name, store)).await?;
             if !applied && text(&row, "run") != run {
                 return Err(refused(format!("the name {name} was taken by another server at the same time")));
@@ -99,7 +99,7 @@ impl Member {
     /// Shows that this server is alive. An error if another run has its name.
     pub async fn beat(&self, session: &CassandraSession) -> Result<(), StoreError> {
         let beat = self.beat.fetch_add(1, Ordering::Relaxed) + 1;
-        let update = "UPDATE servers SET beat = ? WHERE name = ? IF run = ?";
+        let update = "UPDATE $.servers SET beat = ? WHERE name = ? IF run = ?";
         let (applied, row) =
             session.conditional("showing a sign of life", update, (beat, &*self.name, &*self.run)).await?;
         match applied {
@@ -110,13 +110,13 @@ impl Member {
 
     /// Records that this server has ended.
     pub async fn leave(&self, session: &CassandraSession) -> Result<(), StoreError> {
-        let update = "UPDATE servers SET state = 'ended' WHERE name = ? IF run = ?";
+        let update = "UPDATE $.servers SET state = 'ended' WHERE name = ? IF run = ?";
         session.conditional("recording the end", update, (&*self.name, &*self.run)).await.map(drop)
     }
 
     /// The other servers whose beat changes, by number and name.
     pub async fn alive(&self, session: &CassandraSession) -> Result<Vec<(i16, String)>, StoreError> {
-        let select = "SELECT name, number, state, beat FROM servers";
+        let select = "SELECT name, number, state, beat FROM $.servers";
         let rows = session.rows::<ServerRow>("reading the servers", select, ()).await?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -141,7 +141,7 @@ impl Member {
 /// Gives a name the first number that is free. A number is never given twice.
 async fn take_number(session: &CassandraSession, name: &str) -> Result<i16, StoreError> {
     for number in 1..SERVERS_MAX {
-        let insert = "INSERT INTO server_numbers (number, name) VALUES (?, ?) IF NOT EXISTS";
+        let insert = "INSERT INTO $.server_numbers (number, name) VALUES (?, ?) IF NOT EXISTS";
         let (applied, row) = session.conditional(DOING, insert, (number, name)).await?;
         // The number of an earlier attempt whose answer was lost is this server's too.
         if applied || text(&row, "name") == name {

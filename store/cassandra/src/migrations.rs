@@ -32,8 +32,8 @@ const TABLES: [&str; 9] = [
 ];
 
 /// The statements that lead to version 1. Each can be repeated.
-fn first_version() -> Vec<String> {
-    let table = |definition: &&str| format!("CREATE TABLE IF NOT EXISTS {definition}{SMALL}");
+fn first_version(keyspace: &str) -> Vec<String> {
+    let table = |definition: &&str| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{definition}{SMALL}");
     let mut statements: Vec<String> = TABLES.iter().map(table).collect();
     for (class, seconds) in CLASSES {
         // Rows that expire lie in one file for each time of writing, which is removed as a whole. Rows that are kept for ever are merged by size.
@@ -45,7 +45,7 @@ fn first_version() -> Vec<String> {
             ),
         };
         statements.push(format!(
-            "CREATE TABLE IF NOT EXISTS chunks_{class} (place text, span tinyint, bucket int, grp blob, band smallint, t0 bigint, stamp bigint, \
+            "CREATE TABLE IF NOT EXISTS {keyspace}.chunks_{class} (place text, span tinyint, bucket int, grp blob, band smallint, t0 bigint, stamp bigint, \
              server smallint, part smallint, t1 bigint, n int, body blob, \
              PRIMARY KEY ((place, span, bucket), grp, band, t0, stamp, server, part)) \
              WITH default_time_to_live = {seconds} AND gc_grace_seconds = 86400 AND read_repair = 'NONE' AND compaction = {compaction} \
@@ -55,7 +55,7 @@ fn first_version() -> Vec<String> {
     statements
 }
 
-/// Creates the keyspace, or brings it up to date. The session uses no keyspace yet.
+/// Creates the keyspace, or brings it up to date.
 pub(crate) async fn create(session: &Session, keyspace: &str, options: &KeyspaceOptions) -> Result<(), StoreError> {
     check_keyspace(keyspace).map_err(StoreError::Sensor)?;
     check_release(session).await?;
@@ -68,20 +68,22 @@ pub(crate) async fn create(session: &Session, keyspace: &str, options: &Keyspace
     };
     let make = format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}");
     run(session, &make, "creating the keyspace").await?;
-    session.use_keyspace(keyspace, false).await.map_err(|error| failed("opening the keyspace", error))?;
-    let meta = format!("CREATE TABLE IF NOT EXISTS meta (name text PRIMARY KEY, value bigint) WITH {SMALL}");
+    let meta = format!("CREATE TABLE IF NOT EXISTS {keyspace}.meta (name text PRIMARY KEY, value bigint) WITH {SMALL}");
     run(session, &meta, "creating a table").await?;
-    match version(session).await? {
+    match version(session, keyspace).await? {
         Some(found) if found > VERSION => return Err(newer(keyspace, found)),
         Some(VERSION) => return Ok(()),
         _ => {}
     }
-    for statement in first_version() {
+    for statement in first_version(keyspace) {
         run(session, &statement, "creating a table").await?;
     }
-    let set = "INSERT INTO meta (name, value) VALUES (?, ?) IF NOT EXISTS";
+    let set = format!("INSERT INTO {keyspace}.meta (name, value) VALUES (?, ?) IF NOT EXISTS");
     for (name, value) in [("shard_levels", i64::from(options.shard_levels)), ("version", VERSION)] {
-        session.query_unpaged(set, (name, value)).await.map_err(|error| failed("writing the version", error))?;
+        session
+            .query_unpaged(set.as_str(), (name, value))
+            .await
+            .map_err(|error| failed("writing the version", error))?;
     }
     Ok(())
 }
@@ -90,21 +92,23 @@ async fn run(session: &Session, statement: &str, doing: &'static str) -> Result<
     session.query_unpaged(statement, ()).await.map(drop).map_err(|error| failed(doing, error))
 }
 
-/// Checks that the keyspace in use has the version of this release. Returns the levels of a shard.
+/// Checks that the keyspace has the version of this release. Returns the levels of a shard.
 pub(crate) async fn check(session: &Session, keyspace: &str) -> Result<u8, StoreError> {
     check_release(session).await?;
     let missing = || {
         let reason = format!("the keyspace {keyspace} has no tables; `wholegrain init --cassandra` creates them");
         StoreError::Remote { doing: "opening the store in Cassandra", reason }
     };
-    match version(session).await {
+    match version(session, keyspace).await {
         Ok(Some(VERSION)) => {}
         Ok(Some(found)) if found > VERSION => return Err(newer(keyspace, found)),
         Ok(_) => return Err(missing()),
-        Err(StoreError::Remote { reason, .. }) if reason.contains("meta") => return Err(missing()),
+        Err(StoreError::Remote { reason, .. }) if reason.contains("meta") || reason.contains("does not exist") => {
+            return Err(missing());
+        }
         Err(error) => return Err(error),
     }
-    let levels = meta(session, "shard_levels").await?.unwrap_or(0);
+    let levels = meta(session, keyspace, "shard_levels").await?.unwrap_or(0);
     Ok(u8::try_from(levels).unwrap_or(0))
 }
 
@@ -115,13 +119,13 @@ fn newer(keyspace: &str, found: i64) -> StoreError {
     StoreError::Remote { doing: "opening the store in Cassandra", reason }
 }
 
-async fn version(session: &Session) -> Result<Option<i64>, StoreError> {
-    meta(session, "version").await
+async fn version(session: &Session, keyspace: &str) -> Result<Option<i64>, StoreError> {
+    meta(session, keyspace, "version").await
 }
 
-async fn meta(session: &Session, name: &str) -> Result<Option<i64>, StoreError> {
+async fn meta(session: &Session, keyspace: &str, name: &str) -> Result<Option<i64>, StoreError> {
     let doing = "reading the version of the keyspace";
-    let found = session.query_unpaged("SELECT value FROM meta WHERE name = ?", (name,)).await;
+    let found = session.query_unpaged(format!("SELECT value FROM {keyspace}.meta WHERE name = ?"), (name,)).await;
     let rows = found.map_err(|error| failed(doing, error))?.into_rows_result().map_err(|error| failed(doing, error))?;
     let row = rows.maybe_first_row::<(i64,)>().map_err(|error| failed(doing, error))?;
     Ok(row.map(|row| row.0))

@@ -35,7 +35,7 @@ pub(crate) fn failed(doing: &'static str, error: impl Display) -> StoreError {
 /// A connection without a keyspace.
 pub(crate) async fn connect(config: &CassandraConfig) -> Result<Session, StoreError> {
     let profile = ExecutionProfile::builder()
-        .consistency(config.read_consistency)
+        .consistency(config.read_consistency.of_driver())
         .serial_consistency(Some(SerialConsistency::LocalSerial))
         .request_timeout(Some(config.timeout))
         .build();
@@ -45,7 +45,7 @@ pub(crate) async fn connect(config: &CassandraConfig) -> Result<Session, StoreEr
         .compression(Some(Compression::Lz4))
         .connection_timeout(CONNECT_TIMEOUT)
         .pool_size(PoolSize::PerHost(one))
-        .fetch_schema_metadata(false)
+        .fetch_full_schema_metadata(false)
         .tls_context(config.tls.clone())
         .default_execution_profile_handle(profile.into_handle());
     if let Some((user, password)) = &config.credentials {
@@ -70,6 +70,7 @@ impl CassandraSession {
         Self { session, config: config.clone(), prepared: tokio::sync::RwLock::default() }
     }
 
+    /// A statement in which `$.` stands for the keyspace.
     async fn prepared(
         &self,
         text: &str,
@@ -78,7 +79,11 @@ impl CassandraSession {
         if let Some(found) = self.prepared.read().await.get(text) {
             return Ok(found.clone());
         }
-        let mut statement = self.session.prepare(text).await.map_err(|error| failed("preparing a statement", error))?;
+        let mut statement = self
+            .session
+            .prepare(text.replace("$.", &format!("{}.", self.config.keyspace)))
+            .await
+            .map_err(|error| failed("preparing a statement", error))?;
         statement.set_consistency(consistency);
         statement.set_is_idempotent(true);
         statement.set_page_size(PAGE_ROWS);
@@ -96,7 +101,7 @@ impl CassandraSession {
     where
         R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata> + 'static,
     {
-        let statement = self.prepared(text, self.config.read_consistency).await?;
+        let statement = self.prepared(text, self.config.read_consistency.of_driver()).await?;
         let pager = self.session.execute_iter(statement, values).await.map_err(|error| failed(doing, error))?;
         let mut stream = pager.rows_stream::<R>().map_err(|error| failed(doing, error))?;
         let mut rows = Vec::new();
@@ -113,7 +118,7 @@ impl CassandraSession {
         text: &str,
         values: impl SerializeRow,
     ) -> Result<(), StoreError> {
-        let statement = self.prepared(text, self.config.write_consistency).await?;
+        let statement = self.prepared(text, self.config.write_consistency.of_driver()).await?;
         self.session.execute_unpaged(&statement, values).await.map(drop).map_err(|error| failed(doing, error))
     }
 
@@ -164,9 +169,9 @@ impl CassandraSession {
         text: &str,
         rows: &[V],
     ) -> Result<(), StoreError> {
-        let statement = self.prepared(text, self.config.write_consistency).await?;
+        let statement = self.prepared(text, self.config.write_consistency.of_driver()).await?;
         let mut batch = Batch::new(BatchType::Unlogged);
-        batch.set_consistency(self.config.write_consistency);
+        batch.set_consistency(self.config.write_consistency.of_driver());
         batch.set_is_idempotent(true);
         rows.iter().for_each(|_| batch.append_statement(statement.clone()));
         self.session.batch(&batch, rows).await.map(drop).map_err(|error| failed(doing, error))
@@ -179,7 +184,7 @@ impl CassandraSession {
         text: &str,
         values: impl SerializeRow,
     ) -> Result<(bool, HashMap<String, CqlValue>), StoreError> {
-        let mut statement = self.prepared(text, self.config.write_consistency).await?;
+        let mut statement = self.prepared(text, self.config.write_consistency.of_driver()).await?;
         // A conditional statement that timed out may have been applied: the driver must not repeat it.
         statement.set_is_idempotent(false);
         let result = self.session.execute_unpaged(&statement, values).await.map_err(|error| failed(doing, error))?;
@@ -196,7 +201,7 @@ impl CassandraSession {
 /// The statement that inserts a row of chunks of a class.
 pub(crate) fn insert_chunk(class: usize) -> String {
     format!(
-        "INSERT INTO chunks_{} (place, span, bucket, grp, band, t0, stamp, server, part, t1, n, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO $.chunks_{} (place, span, bucket, grp, band, t0, stamp, server, part, t1, n, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         CLASSES[class].0
     )
 }

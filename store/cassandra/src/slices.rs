@@ -151,7 +151,7 @@ pub(crate) fn wait<T: Send + 'static>(
 /// The statement that reads a slice of a class.
 fn select_slice(class: usize) -> String {
     format!(
-        "SELECT t0, stamp, server, t1, body FROM chunks_{} WHERE place = ? AND span = ? AND bucket = ? AND grp = ? AND band = ? AND t0 >= ? AND t0 < ?",
+        "SELECT t0, stamp, server, t1, body FROM $.chunks_{} WHERE place = ? AND span = ? AND bucket = ? AND grp = ? AND band = ? AND t0 >= ? AND t0 < ?",
         CLASSES[class].0
     )
 }

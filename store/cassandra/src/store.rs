@@ -8,7 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::{Handle, Runtime};
 use wholegrain_model::{Pattern, Value};
-use wholegrain_store::{Deletion, DeletionReport, ReadSnapshot, ReadStore, SensorId, SensorInfo, Store, StoreError};
+use wholegrain_store::{
+    Deletion, DeletionReport, ReadSnapshot, ReadStore, ScanRequest, SensorId, SensorInfo, SensorRange, Store,
+    StoreError,
+};
 
 use crate::catalogue::SharedCatalogue;
 use crate::config::{CassandraConfig, KeyspaceOptions};
@@ -184,6 +187,12 @@ impl CassandraStore {
         self.0.shared.delete(deletion)
     }
 
+    /// What [`CassandraStore::delete`] would delete now; changes nothing. Reads what it counts.
+    pub fn would_delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
+        let local = self.0.shared.local.would_delete(deletion)?;
+        self.0.shared.count(deletion, local)
+    }
+
     /// Counts of uploads.
     pub fn upload_stats(&self) -> UploadStats {
         let counters = &self.0.shared.counters;
@@ -251,14 +260,6 @@ impl Drop for StoreThreads {
 
 async fn open(config: CassandraConfig, local: Store, handle: Handle) -> Result<Shared, StoreError> {
     let session = connect(&config).await?;
-    let used = session.use_keyspace(&config.keyspace, false).await;
-    used.map_err(|error| StoreError::Remote {
-        doing: "opening the store in Cassandra",
-        reason: format!(
-            "the keyspace {} cannot be used; `wholegrain init --cassandra` creates it: {error}",
-            config.keyspace
-        ),
-    })?;
     let shard_levels = migrations::check(&session, &config.keyspace).await?;
     let session = Arc::new(CassandraSession::new(session, &config));
     let member = Member::join(&session, &config.server, &member::store_id(&local.dir())?).await?;
@@ -328,7 +329,8 @@ impl Shared {
         let (session, server, (first, last)) = (self.session.clone(), self.member.number, block.span());
         let (readings, is_over) = (i64::try_from(counts.readings).unwrap_or(i64::MAX), self.is_closing.clone());
         wait(&self.handle, async move {
-            let insert = "INSERT INTO commits (server, stamp, first_time, last_time, readings) VALUES (?, ?, ?, ?, ?)";
+            let insert =
+                "INSERT INTO $.commits (server, stamp, first_time, last_time, readings) VALUES (?, ?, ?, ?, ?)";
             let is_over = move || is_over.load(Ordering::Relaxed);
             session.write("completing an upload", insert, (server, stamp, first, last, readings), &is_over).await
         })?;
@@ -456,13 +458,36 @@ impl Shared {
         drop(view);
         let (session, id) = (self.session.clone(), cut.id.clone());
         wait(&self.handle, async move {
-            let insert = "INSERT INTO cuts (k, id, server, stamp) VALUES (0, ?, ?, ?)";
+            let insert = "INSERT INTO $.cuts (k, id, server, stamp) VALUES (0, ?, ?, ?)";
             session.write_once("confirming a deletion", insert, (id.as_str(), number, stamp)).await
         })?;
         Ok(report)
     }
 
+    /// The readings of a range here and in Cassandra, each once. `local` are those of the local store, with its files.
+    fn count(&self, deletion: &Deletion, local: DeletionReport) -> Result<DeletionReport, StoreError> {
+        let snapshot = self.snapshot();
+        let sensors = self.local.sensors(&deletion.patterns);
+        let (from, to) = (deletion.from, deletion.to);
+        let reader = snapshot.open(&mut sensors.iter().map(|sensor| SensorRange { sensor, from, to }))?;
+        let mut report = DeletionReport { sensors: 0, readings: 0, times: None, ..local };
+        for sensor in &sensors {
+            let before = report.readings;
+            for chunk in reader.scan(&ScanRequest::readings(sensor, from, to))?.chunks() {
+                let chunk = chunk?;
+                report.readings += chunk.times.len() as u64;
+                if let (Some(first), Some(last)) = (chunk.times.first(), chunk.times.last()) {
+                    let (from, to) = report.times.unwrap_or((*first, *last));
+                    report.times = Some((from.min(*first), to.max(*last)));
+                }
+            }
+            report.sensors += u64::from(report.readings > before);
+        }
+        Ok(report)
+    }
+
     fn delete(self: &Arc<Self>, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
+        let counted = self.count(deletion, self.local.would_delete(deletion)?)?;
         let id = format!("{:020}-{}", self.stamps.next(), self.member.number);
         let cut = Cut {
             id: id.clone(),
@@ -475,10 +500,11 @@ impl Shared {
         let (id_of, from, to) = (id.clone(), deletion.from, deletion.to);
         wait(&self.handle, async move {
             let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
-            let insert = "INSERT INTO cuts (k, id, server, patterns, from_time, to_time) VALUES (0, ?, 0, ?, ?, ?)";
+            let insert = "INSERT INTO $.cuts (k, id, server, patterns, from_time, to_time) VALUES (0, ?, 0, ?, ?, ?)";
             session.write_once("writing a deletion", insert, (id_of.as_str(), patterns, from, to)).await
         })?;
         let report = self.apply_cut(&cut)?;
+        let report = DeletionReport { files: report.files, unreadable: report.unreadable, ..counted };
         let deadline = Instant::now() + DELETE_WAIT;
         loop {
             let (shared, id) = (self.clone(), id.clone());

@@ -219,7 +219,7 @@ impl BlockUpload<'_> {
             (extents, days)
         };
         let (session, is_over) = (&self.uploader.session, &*self.uploader.is_over);
-        let insert = "INSERT INTO extents (place, span, bucket, class) VALUES (?, ?, ?, ?)";
+        let insert = "INSERT INTO $.extents (place, span, bucket, class) VALUES (?, ?, ?, ?)";
         let writes = extents.iter().map(|(place, span, bucket, class)| {
             session.write(
                 "writing extents",
@@ -229,7 +229,7 @@ impl BlockUpload<'_> {
             )
         });
         run_bounded(writes).await?;
-        let insert = "INSERT INTO days (k, day) VALUES (0, ?)";
+        let insert = "INSERT INTO $.days (k, day) VALUES (0, ?)";
         run_bounded(days.iter().map(|day| session.write("writing days", insert, (*day,), is_over))).await?;
         // Only what was written is remembered: otherwise rows could not be found.
         let mut memory = self.uploader.memory();

@@ -49,13 +49,13 @@ impl SharedView {
     pub async fn read(session: &CassandraSession) -> Result<Self, StoreError> {
         let doing = "reading which uploads are complete";
         let mut view = Self::default();
-        for (server,) in session.rows::<(i16,)>(doing, "SELECT number FROM server_numbers", ()).await? {
-            let newest = "SELECT stamp FROM commits WHERE server = ? LIMIT 1";
+        for (server,) in session.rows::<(i16,)>(doing, "SELECT number FROM $.server_numbers", ()).await? {
+            let newest = "SELECT stamp FROM $.commits WHERE server = ? LIMIT 1";
             let stamps = session.rows::<(i64,)>(doing, newest, (server,)).await?;
             view.vector.extend(stamps.first().map(|(stamp,)| (server, *stamp)));
         }
         view.cuts = read_cuts(session).await?;
-        let days = session.rows::<(i32,)>("reading the days", "SELECT day FROM days WHERE k = 0", ()).await?;
+        let days = session.rows::<(i32,)>("reading the days", "SELECT day FROM $.days WHERE k = 0", ()).await?;
         view.days = days.into_iter().map(|(day,)| day).collect();
         Ok(view)
     }
@@ -64,7 +64,7 @@ impl SharedView {
 /// Reads all deletions.
 pub(crate) async fn read_cuts(session: &CassandraSession) -> Result<Vec<Cut>, StoreError> {
     let doing = "reading the deletions";
-    let text = "SELECT id, server, patterns, from_time, to_time, stamp FROM cuts WHERE k = 0";
+    let text = "SELECT id, server, patterns, from_time, to_time, stamp FROM $.cuts WHERE k = 0";
     let mut cuts: BTreeMap<String, Cut> = BTreeMap::new();
     let mut confirmed = Vec::new();
     for (id, server, patterns, from, to, stamp) in session.rows::<CutRow>(doing, text, ()).await? {
