@@ -5,7 +5,7 @@ FACILITY ?= var-facility
 # Crates of plug-ins are those that make a shared object.
 PLUGINS ?= $(notdir $(patsubst %/Cargo.toml,%,$(shell grep -l '"cdylib"' plugins/*/Cargo.toml)))
 
-.PHONY: help up demo demo-facility test prepare build plugins package bench bench-all bench-full bench-build report figures man clean
+.PHONY: help up up-cluster demo demo-facility test prepare build plugins package bench bench-all bench-full bench-build report figures man clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 23
@@ -19,6 +19,9 @@ demo: build ## the same with a demonstration centre beside this machine
 demo-facility: PLUGINS = bacnet modbus rest snmp
 demo-facility: build plugins ## build, then run a plant of SNMP, Modbus, BACnet and REST devices with an agent and a server (data in ./var-facility)
 	@exec demo/facility/run $(FACILITY)
+
+up-cluster: build ## build, then run three servers over three nodes of Cassandra on this machine (data in ./var-cluster)
+	@exec demo/cluster/run
 
 build: ## release binaries in target/release
 	$(CARGO) build --release --locked -p wholegrain

@@ -18,6 +18,8 @@ use crate::disk::{Disk, DiskFile, read_file};
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "registry.log";
 const HEAD: &str = "wholegrain registry 1";
+/// The kinds that all servers of a keyspace share, if the store hands over its readings.
+pub const SHARED_KINDS: [&str; 3] = ["property", "virtual", "retention"];
 /// The most bytes of one change.
 pub const CHANGE_BYTES_MAX: usize = 16 << 20;
 /// The most entries of one kind that are set at a time.
@@ -151,10 +153,22 @@ impl Registry {
         who: &str,
         at: i64,
     ) -> Result<u64, StoreError> {
+        self.change_numbered(kind, changes, who, at, None)
+    }
+
+    /// The same with a number from elsewhere. Numbers that are given here later are larger.
+    pub(crate) fn change_numbered(
+        &self,
+        kind: &str,
+        changes: Vec<(String, Option<Value>)>,
+        who: &str,
+        at: i64,
+        number: Option<u64>,
+    ) -> Result<u64, StoreError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (number, end, count) = {
             let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
-            (content.next, content.end, content.set.get(kind).map_or(0, BTreeMap::len))
+            (number.unwrap_or(content.next), content.end, content.set.get(kind).map_or(0, BTreeMap::len))
         };
         if count + changes.len() > ENTRIES_MAX {
             return Err(StoreError::Sensor(format!(

@@ -33,10 +33,14 @@ impl SealedBlock {
         }
     }
 
-    /// Removes the block. `false`, and nothing changed, if it was replaced since it was taken, as by a deletion.
+    /// Removes the block and its tiers. `false`, and nothing changed, if it was replaced since it was taken, as by a deletion.
     pub(crate) fn release(&self, files: &FileSet) -> Result<bool, StoreError> {
         drop(files.reconcile()?);
-        files.publish(&[], std::slice::from_ref(&self.block), CatalogueChange::default())
+        let id = self.block.record.id;
+        let view = files.view();
+        let tiers = view.tiers.iter().filter(|tier| tier.record.tier.is_some_and(|tier| tier.block == id)).cloned();
+        let replaced: Vec<Arc<Block>> = tiers.chain([self.block.clone()]).collect();
+        files.publish(&[], &replaced, CatalogueChange::default())
     }
 
     /// Whether readers still see this block as it was when it was taken.

@@ -1,10 +1,15 @@
 //! The store in Cassandra on a real Cassandra.
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use scylla::client::session_builder::SessionBuilder;
 use wholegrain_cassandra::{CassandraConfig, CassandraStore, KeyspaceOptions, create};
-use wholegrain_store::{Store, StoreConfig};
+use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, SensorPath, ValueType};
+use wholegrain_store::{
+    Chunk, Deletion, ImportSeries, ReadStore, ScanRequest, SchemalessSensor, SensorRange, SensorSetting, Store,
+    StoreConfig,
+};
 use wholegrain_testing::cassandra::CassandraCluster;
 use wholegrain_testing::conformance::cassandra::{UploadingStore, Uploads};
 use wholegrain_testing::conformance::{Place, WritableStore, run};
@@ -54,6 +59,13 @@ impl Keyspace {
         assert!(report.is_clean(), "{report:?}");
         CassandraStore::open(self.config.clone(), local).expect("the store opens")
     }
+}
+
+/// Opens another server of a keyspace, with a local store of its own.
+fn member(config: &CassandraConfig, name: &str, dir: &Path) -> CassandraStore {
+    let local = StoreConfig { hands_over: true, background: false, ..StoreConfig::new(dir.join(name)) };
+    let (local, _) = Store::open(local).expect("the local store opens");
+    CassandraStore::open(CassandraConfig { server: name.to_owned(), ..config.clone() }, local).expect("the store opens")
 }
 
 impl Place for Keyspace {
@@ -114,7 +126,9 @@ fn a_server_keeps_its_readings_in_cassandra() {
     let server = site.start_server();
     let file = site.path("hall.csv");
     site.answer(&["import", "csv", file.to_str().unwrap(), "--yes"]);
-    wait_until("the blocks are in Cassandra", || site.metric("wholegrain_server_cassandra_waiting_blocks ") == Some(0.0));
+    wait_until("the blocks are in Cassandra", || {
+        site.metric("wholegrain_server_cassandra_waiting_blocks ") == Some(0.0)
+    });
     assert!(site.metric("wholegrain_server_cassandra_uploaded_readings_total ") >= Some(1_200.0));
     let sum = [
         "query",
@@ -143,4 +157,80 @@ fn a_server_keeps_its_readings_in_cassandra() {
     drop(server);
     let _server = site.start_server();
     assert_eq!(site.answer(&sum), after);
+}
+
+fn sensor(path: &str) -> SchemalessSensor {
+    SchemalessSensor {
+        path: SensorPath::new(path).unwrap(),
+        unit: "W".to_owned(),
+        kind: Kind::Gauge,
+        value_type: ValueType::Int,
+        scale: 1.0,
+        description: String::new(),
+    }
+}
+
+/// The values of a sensor at all times.
+fn values(store: &CassandraStore, path: &str) -> Vec<i64> {
+    let sensors = store.sensors(&[Pattern::new(path).unwrap()]);
+    let [sensor] = &sensors[..] else { return Vec::new() };
+    let snapshot = store.snapshot();
+    let (from, to) = (i64::MIN, i64::MAX);
+    let reader = snapshot.open(&mut std::iter::once(SensorRange { sensor, from, to })).unwrap();
+    let chunks = reader.scan(&ScanRequest::readings(sensor, from, to)).unwrap().chunks();
+    let ints = |chunk: Chunk| match chunk.column.values {
+        ColumnValues::Int(values) => values,
+        ColumnValues::Float(_) => panic!("floats"),
+    };
+    chunks.flat_map(|chunk| ints(chunk.unwrap())).collect()
+}
+
+#[test]
+fn servers_share_readings_deletions_and_settings() {
+    let config = CassandraConfig::new(CassandraCluster::shared().contact_points(), "shared", "a");
+    create(&config, &KeyspaceOptions { replication: Vec::new(), shard_levels: 0 }).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (member(&config, "a", dir.path()), member(&config, "b", dir.path()));
+
+    let column = Column { values: ColumnValues::Int(vec![1, 2, 3, 4]), gaps: Gaps::default() };
+    let series = ImportSeries { sensor: sensor("/hall/power"), times: vec![10, 20, 30, 40], column };
+    a.local().import("i", 0, "test", vec![series]).unwrap();
+    wait_until("b knows the sensor", || b.local().sensor_id("/hall/power").is_some());
+    assert_eq!(values(&b, "/hall/power"), [] as [i64; 0], "readings that are not uploaded");
+    a.upload_all().unwrap();
+    wait_until("b has what a uploaded", || values(&b, "/hall/power") == [1, 2, 3, 4]);
+    let kept = b.snapshot();
+    let patterns = vec![Pattern::new("/hall/*").unwrap()];
+    assert_eq!(a.delete(&Deletion { patterns, from: 15, to: 35 }).unwrap().readings, 2);
+    assert_eq!(values(&a, "/hall/power"), [1, 4]);
+    assert_eq!(values(&b, "/hall/power"), [1, 4], "in force at b when the deletion has returned");
+    drop(kept);
+
+    // Properties, virtual sensors and rules of retention, set at either.
+    let unit = |unit: &str| SensorSetting {
+        pattern: Pattern::new("/hall/*").unwrap(),
+        unit: Some(unit.to_owned()),
+        scale: None,
+        kind: None,
+        description: None,
+        interval: None,
+    };
+    let unit_at = |store: &CassandraStore| store.sensors(&[Pattern::new("/hall/power").unwrap()])[0].unit.clone();
+    a.local().set_properties(&[unit("kW")], false, "ada", 1).unwrap();
+    wait_until("b has the unit of a", || unit_at(&b) == "kW");
+    b.local().set_properties(&[unit("MW")], false, "eve", 2).unwrap();
+    wait_until("a has the unit of b", || unit_at(&a) == "MW");
+    b.close();
+    drop(b);
+    a.local().unset_properties(&Pattern::new("/hall/*").unwrap(), &[], "ada", 3).unwrap();
+    a.local().registry().change("virtual", vec![("/v".to_owned(), Some("x".into()))], "ada", 4).unwrap();
+    let pattern = Pattern::new("/hall/**").unwrap();
+    a.local().set_retention(&pattern, Some(Interval::from_s(3_600)), "ada", 5).unwrap();
+    let b = member(&config, "b", dir.path());
+    wait_until("b has what was set while it was away", || {
+        unit_at(&b) == "W"
+            && b.local().retention_rules().len() == 1
+            && b.local().registry().get("virtual", "/v").is_some()
+    });
+    assert_eq!(b.local().registry().get("virtual", "/v").unwrap().who, "ada");
 }

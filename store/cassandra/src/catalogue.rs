@@ -1,18 +1,24 @@
-//! Schemas and schemaless sensors that the servers share. Each has the name of its content, so that no two servers can give a name twice.
+//! What the servers share but for readings: schemas, schemaless sensors, and what users set. A schema's name is the hash of its content, and a
+//! sensor's name is its path, so that no two servers can give a name twice.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use futures_util::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use wholegrain_model::{Kind, Schema, SensorPath, ValueType};
-use wholegrain_store::{SchemalessSensor, Store, StoreError};
+use wholegrain_model::{Kind, Schema, SchemaHash, SensorPath, ValueType};
+use wholegrain_store::{SchemalessSensor, SensorInfo, Store, StoreError};
 
 use crate::session::CassandraSession;
+use crate::settings::SharedSettings;
 
 /// Partitions of the table of schemaless sensors.
 const SHARDS: u8 = 64;
 /// The kinds of changes in the table of changes.
 const KIND_SCHEMA: i8 = 1;
 const KIND_SENSOR: i8 = 2;
+const KIND_SETTINGS: i8 = 3;
+/// Writes at the same time.
+const WRITES_MAX: usize = 64;
 const MINUTE_US: i64 = 60_000_000;
 /// The table of changes is read from this long before the newest change that is known: clocks differ.
 const OVERLAP_US: i64 = 15_000_000;
@@ -34,10 +40,17 @@ type SensorRow = (String, Option<String>, Option<String>);
 pub(crate) struct SharedCatalogue {
     /// The number of the first sensor that was not looked at yet.
     sensors_seen: usize,
-    /// Schemas that are in Cassandra.
+    /// Schemas, and hashes of the paths of schemaless sensors, that are in Cassandra.
     schemas: HashSet<[u8; 16]>,
+    sensors: HashSet<[u8; 16]>,
+    settings: SharedSettings,
     /// The time to which changes were read, microseconds since the Unix epoch.
     read_to: i64,
+}
+
+/// A short name of a path that no other path has.
+fn name_of(path: &str) -> [u8; 16] {
+    SchemaHash::of(path.as_bytes()).0
 }
 
 fn shard_of(path: &str) -> i8 {
@@ -46,9 +59,15 @@ fn shard_of(path: &str) -> i8 {
 
 impl SharedCatalogue {
     /// Registers everything that the servers share in the local store, and writes what only the local store has.
-    pub async fn open(session: &CassandraSession, local: &Store, stamp: i64) -> Result<Self, StoreError> {
+    pub async fn open(session: &CassandraSession, local: &Store, server: i16, stamp: i64) -> Result<Self, StoreError> {
         // Before the tables are read: a change during the reading is read again.
-        let mut catalogue = Self { sensors_seen: 0, schemas: HashSet::new(), read_to: stamp };
+        let mut catalogue = Self {
+            sensors_seen: 0,
+            schemas: HashSet::new(),
+            sensors: HashSet::new(),
+            settings: SharedSettings::default(),
+            read_to: stamp,
+        };
         let doing = "reading the schemas";
         let mut schemas = Vec::new();
         for (hash, body) in session.rows::<(Vec<u8>, Vec<u8>)>(doing, "SELECT hash, body FROM $.schemas", ()).await? {
@@ -63,8 +82,10 @@ impl SharedCatalogue {
         for shard in 0..SHARDS {
             let text = "SELECT path, source, definition FROM $.sensors WHERE shard = ?";
             let rows = session.rows::<SensorRow>("reading the sensors", text, (shard.cast_signed(),)).await?;
+            catalogue.sensors.extend(rows.iter().map(|row| name_of(&row.0)));
             rows.into_iter().try_for_each(|row| register_sensor(local, row))?;
         }
+        catalogue.settings = SharedSettings::open(session, local, server).await?;
         Ok(catalogue)
     }
 
@@ -76,38 +97,49 @@ impl SharedCatalogue {
         server: i16,
         stamp: &(dyn Fn() -> i64 + Sync),
     ) -> Result<(), StoreError> {
+        for kind in self.settings.send(session, local, server).await? {
+            write_change(session, server, stamp(), KIND_SETTINGS, kind.as_bytes()).await?;
+        }
         let (next, _) = local.sensor_numbers();
         if next == self.sensors_seen {
             return Ok(());
         }
+        let (mut schemas, mut sensors) = (HashMap::new(), Vec::new());
         for path in local.sensor_paths_from(self.sensors_seen) {
             let Some(id) = local.sensor_id(&path) else { continue };
             let columns = local.schema_columns(id);
-            for (schema, _) in &columns {
-                let hash = schema.hash().0;
-                if self.schemas.contains(&hash) {
-                    continue;
-                }
-                let insert = "INSERT INTO $.schemas (hash, body) VALUES (?, ?)";
-                session.write_once("writing a schema", insert, (hash.as_slice(), schema.encode())).await?;
-                write_change(session, server, stamp(), KIND_SCHEMA, &hash).await?;
-                self.schemas.insert(hash);
+            if columns.is_empty() && !self.sensors.contains(&name_of(&path)) {
+                sensors.extend(local.sensor(id));
             }
-            if let (true, Some(info)) = (columns.is_empty(), local.sensor(id)) {
-                let definition = SensorDefinition {
-                    unit: info.unit,
-                    counter: info.kind == Kind::Counter,
-                    float: info.value_type == ValueType::Float,
-                    scale: info.scale,
-                    description: info.description,
-                };
-                let definition = serde_json::to_string(&definition).unwrap_or_default();
-                let insert = "INSERT INTO $.sensors (shard, path, source, definition) VALUES (?, ?, ?, ?)";
-                let values = (shard_of(&path), &*path, &*info.agent, definition);
-                session.write_once("writing a sensor", insert, values).await?;
-                write_change(session, server, stamp(), KIND_SENSOR, path.as_bytes()).await?;
-            }
+            let unknown = columns.into_iter().filter(|(schema, _)| !self.schemas.contains(&schema.hash().0));
+            schemas.extend(unknown.map(|(schema, _)| (schema.hash().0, schema)));
         }
+        let write_schema = async |schema: Schema| {
+            let hash = schema.hash().0;
+            let insert = "INSERT INTO $.schemas (hash, body) VALUES (?, ?)";
+            session.write_once("writing a schema", insert, (hash.as_slice(), schema.encode())).await?;
+            write_change(session, server, stamp(), KIND_SCHEMA, &hash).await?;
+            Ok::<_, StoreError>(hash)
+        };
+        let written = futures_util::stream::iter(schemas.into_values().map(write_schema)).buffer_unordered(WRITES_MAX);
+        self.schemas.extend(written.try_collect::<Vec<_>>().await?);
+        let write_sensor = async |info: SensorInfo| {
+            let definition = SensorDefinition {
+                unit: info.unit,
+                counter: info.kind == Kind::Counter,
+                float: info.value_type == ValueType::Float,
+                scale: info.scale,
+                description: info.description,
+            };
+            let definition = serde_json::to_string(&definition).unwrap_or_default();
+            let insert = "INSERT INTO $.sensors (shard, path, source, definition) VALUES (?, ?, ?, ?)";
+            let values = (shard_of(&info.path), &*info.path, &*info.agent, definition);
+            session.write_once("writing a sensor", insert, values).await?;
+            write_change(session, server, stamp(), KIND_SENSOR, info.path.as_bytes()).await?;
+            Ok::<_, StoreError>(name_of(&info.path))
+        };
+        let written = futures_util::stream::iter(sensors.into_iter().map(write_sensor)).buffer_unordered(WRITES_MAX);
+        self.sensors.extend(written.try_collect::<Vec<_>>().await?);
         self.sensors_seen = next;
         Ok(())
     }
@@ -153,7 +185,12 @@ impl SharedCatalogue {
                     let text = "SELECT path, source, definition FROM $.sensors WHERE shard = ? AND path = ?";
                     let rows = session.rows::<SensorRow>("reading a sensor", text, (shard_of(&path), path.as_str()));
                     rows.await?.into_iter().try_for_each(|row| register_sensor(local, row))?;
+                    self.sensors.insert(name_of(&path));
                 }
+            }
+            KIND_SETTINGS => {
+                let kind = String::from_utf8_lossy(key).into_owned();
+                self.settings.receive(session, local, &kind).await?;
             }
             _ => {}
         }

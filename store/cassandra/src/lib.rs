@@ -6,7 +6,8 @@
 //!
 //! The local store receives, acknowledges and seals. [`upload`] writes each sealed block as chunks (`encode`, `body`, `layout`); a row in the table
 //! of commits completes it, and then the block is released. `view` has what all servers share about the chunks; `snapshot` and `slices` read them
-//! (`extents` says which partitions there are); `catalogue` exchanges schemas and sensors; `member` knows the servers; `migrations` makes the
+//! (`extents` says which partitions there are); `catalogue` exchanges schemas and sensors,
+//! `settings` what users set; `member` knows the servers; `migrations` makes the
 //! tables. `store/CASSANDRA.md` describes every table and every byte.
 
 mod body;
@@ -18,6 +19,7 @@ mod layout;
 mod member;
 mod migrations;
 mod session;
+mod settings;
 mod slices;
 mod snapshot;
 mod store;

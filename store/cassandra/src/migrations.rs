@@ -17,7 +17,7 @@ const SMALL: &str =
     "gc_grace_seconds = 864000 AND compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'L4'}";
 
 /// The tables of version 1 but for those of chunks.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "schemas (hash blob PRIMARY KEY, body blob) WITH ",
     "sensors (shard tinyint, path text, source text, definition text, PRIMARY KEY ((shard), path)) WITH ",
     "servers (name text PRIMARY KEY, number smallint, store text, run text, state text, owner text, address text, beat bigint) WITH ",
@@ -28,6 +28,8 @@ const TABLES: [&str; 9] = [
     "days (k tinyint, day int, PRIMARY KEY ((k), day)) WITH ",
     "cuts (k tinyint, id text, server smallint, patterns list<text>, from_time bigint, to_time bigint, stamp bigint, \
      PRIMARY KEY ((k), id, server)) WITH ",
+    "settings (kind text, key text, number bigint, server smallint, who text, at bigint, value text, \
+     PRIMARY KEY ((kind), key, number, server)) WITH ",
     "changes (minute bigint, at bigint, server smallint, kind tinyint, key blob, PRIMARY KEY ((minute), at, server)) WITH ",
 ];
 

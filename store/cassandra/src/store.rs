@@ -266,7 +266,7 @@ async fn open(config: CassandraConfig, local: Store, handle: Handle) -> Result<S
     let view = SharedView::read(&session).await?;
     let stamps = Stamps::default();
     stamps.raise(view.vector.get(&member.number).copied().unwrap_or(0));
-    let catalogue = SharedCatalogue::open(&session, &local, stamps.next()).await?;
+    let catalogue = SharedCatalogue::open(&session, &local, member.number, stamps.next()).await?;
     let is_closing: Arc<AtomicBool> = Arc::default();
     let is_over: Arc<dyn Fn() -> bool + Send + Sync> = {
         let is_closing = is_closing.clone();

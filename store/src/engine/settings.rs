@@ -19,6 +19,25 @@ impl Store {
         &self.engine().registry
     }
 
+    /// Applies a change of the registry that was made in another store, with its author, and its time and number there; durable and in force when it
+    /// returns. The caller knows that no later change of these keys was applied before.
+    pub fn apply_change(
+        &self,
+        kind: &str,
+        changes: Vec<(String, Option<serde_json::Value>)>,
+        who: &str,
+        (at, number): (i64, u64),
+    ) -> Result<(), StoreError> {
+        let engine = self.engine();
+        engine.registry.change_numbered(kind, changes, who, at, Some(number))?;
+        match kind {
+            crate::settings::KIND => engine.properties.in_force(),
+            crate::retention::rules::KIND => engine.rules.apply(),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Sets properties, all or nothing; durable and in force when it returns. If several settings match a sensor the later one counts, property by
     /// property, and within one call the later in the list. With `only_new`, a property of a path that already has the value is left alone.
     pub fn set_properties(

@@ -110,7 +110,7 @@ impl RetentionRules {
     }
 
     /// Applies the current rules, invalidates cached results and wakes the retention thread.
-    fn apply(&self) {
+    pub(crate) fn apply(&self) {
         self.policy.set(policy(&self.config, &self.registry));
         self.results.changed_after_commit(i64::MIN, i64::MAX, None);
         self.work.wake();

@@ -148,7 +148,7 @@ type SettingChanges = Vec<(String, Option<Value>)>;
 
 impl PropertySettings {
     /// Applies the registry's settings to the sensors.
-    fn in_force(&self) {
+    pub(crate) fn in_force(&self) {
         let settings = Settings::load(&self.registry);
         self.sensors.write().set_settings(settings);
         self.generation.fetch_add(1, Relaxed);
