@@ -4,7 +4,7 @@
 
 use wholegrain_model::{BatchHeader, Column, ColumnValues, SchemaHash, ValueType};
 use wholegrain_store::Chunk;
-use wholegrain_transport::payload::{BatchEncoder, Rows, decode_column_of};
+use wholegrain_transport::payload::{BatchEncoder, Rows, decode_column_of, decode_columns_of};
 
 use crate::layout::BAND_COLUMNS;
 
@@ -112,12 +112,40 @@ impl OpenBody {
         Ok(Self { columns, payload })
     }
 
+    /// The times, and all columns with their numbers.
+    pub fn columns(&self) -> Result<BodyColumns, String> {
+        let types: Vec<ValueType> = self.columns.iter().map(|(_, of)| *of).collect();
+        let (times, columns) = decode_columns_of(&self.payload, &types).map_err(|error| error.to_string())?;
+        let columns = self.columns.iter().map(|(number, _)| *number).zip(columns).collect();
+        Ok(BodyColumns { times, columns })
+    }
+
     /// The readings of a column, integers or floats; `None` if it is not here.
     pub fn column(&self, number: u8) -> Result<Option<Chunk>, String> {
         let Some(at) = self.columns.iter().position(|(of, _)| *of == number) else { return Ok(None) };
         let types: Vec<ValueType> = self.columns.iter().map(|(_, of)| *of).collect();
         let (times, column) = decode_column_of(&self.payload, &types, at).map_err(|error| error.to_string())?;
         Ok(Some(Chunk { times, column }))
+    }
+}
+
+/// The decoded columns of a body.
+#[derive(Debug)]
+pub(crate) struct BodyColumns {
+    times: Vec<i64>,
+    columns: Vec<(u8, Column)>,
+}
+
+impl BodyColumns {
+    /// The readings of a column; `None` if it is not here.
+    pub fn column(&self, number: u8) -> Option<Chunk> {
+        let (_, column) = self.columns.iter().find(|(of, _)| *of == number)?;
+        Some(Chunk { times: self.times.clone(), column: column.clone() })
+    }
+
+    /// Memory, approximately, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.times.len() * size_of::<i64>() * (self.columns.len() + 1)
     }
 }
 
@@ -159,6 +187,9 @@ mod tests {
             }
         }
         assert!(open.column(4).unwrap().is_none());
+        let all = open.columns().unwrap();
+        assert_eq!(all.column(3), open.column(3).unwrap());
+        assert!(all.column(4).is_none());
     }
 
     #[test]

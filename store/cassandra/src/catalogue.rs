@@ -181,7 +181,7 @@ impl SharedCatalogue {
             }
             KIND_SENSOR => {
                 let path = String::from_utf8_lossy(key).into_owned();
-                if local.sensor_id(&path).is_none() {
+                if !self.sensors.contains(&name_of(&path)) {
                     let text = "SELECT path, source, definition FROM $.sensors WHERE shard = ? AND path = ?";
                     let rows = session.rows::<SensorRow>("reading a sensor", text, (shard_of(&path), path.as_str()));
                     rows.await?.into_iter().try_for_each(|row| register_sensor(local, row))?;
@@ -209,8 +209,9 @@ async fn write_change(
     session.write_once("writing a change", insert, (at.div_euclid(MINUTE_US), at, server, kind, key)).await
 }
 
+/// Registers a schemaless sensor, also if a schema defines it here: chunks can have its readings of before.
 fn register_sensor(local: &Store, (path, source, definition): SensorRow) -> Result<(), StoreError> {
-    if local.sensor_id(&path).is_some() {
+    if local.sensor_id(&path).is_some_and(|id| local.is_schemaless(id)) {
         return Ok(());
     }
     let doing = "reading a sensor";

@@ -18,6 +18,7 @@ mod extents;
 mod layout;
 mod member;
 mod migrations;
+mod newest;
 mod session;
 mod settings;
 mod slices;

@@ -1,14 +1,16 @@
 //! Slices: the rows of one band in one partition and range of times. Sensors of a band share them, and they are fetched ahead of their use.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use wholegrain_store::StoreError;
+use wholegrain_store::{Chunk, StoreError};
 
+use crate::body::{BodyColumns, OpenBody};
 use crate::layout::CLASSES;
 use crate::session::CassandraSession;
 use crate::view::SharedView;
@@ -17,6 +19,8 @@ use crate::view::SharedView;
 const FETCHES_MAX: usize = 48;
 /// Slices that are fetched ahead of the one that is read.
 const AHEAD: usize = 96;
+/// Memory of one query for columns that are decoded together, in bytes.
+const DECODED_BYTES_MAX: usize = 64 << 20;
 
 /// Which rows a slice has: those of the band that begin within `from <= time < to`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,18 +42,69 @@ pub(crate) struct SliceRow {
     pub last_time: i64,
     pub stamp: i64,
     pub server: i16,
-    pub body: Vec<u8>,
+    body: Vec<u8>,
+    /// All columns, if several sensors are read; `None` if there was no room for them.
+    decoded: OnceLock<Option<BodyColumns>>,
 }
 
-pub(crate) type SliceRows = Arc<Vec<SliceRow>>;
+impl SliceRow {
+    /// The readings of a column; `None` if it is not here. The error says what is wrong with the row. If several sensors of the row are read, its
+    /// columns are decoded together, as far as `room` bytes are left for them.
+    pub fn column(&self, column: u8, room: Option<&AtomicUsize>) -> Result<Option<Chunk>, String> {
+        let Some(room) = room else { return OpenBody::open(&self.body)?.column(column) };
+        if let Some(Some(columns)) = self.decoded.get() {
+            return Ok(columns.column(column));
+        }
+        let open = OpenBody::open(&self.body)?;
+        if self.decoded.get().is_some() {
+            return open.column(column);
+        }
+        let columns = open.columns()?;
+        let found = columns.column(column);
+        let bytes = columns.bytes();
+        let take = |left: usize| left.checked_sub(bytes);
+        let has_room = room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        let _ = self.decoded.set(has_room.then_some(columns));
+        Ok(found)
+    }
+}
+
+impl Slice {
+    /// The rows, sorted by time.
+    pub fn rows(&self) -> &[SliceRow] {
+        &self.rows
+    }
+
+    /// The room for decoded columns, if several sensors read the slice.
+    pub fn room(&self) -> Option<&AtomicUsize> {
+        self.room.as_deref()
+    }
+}
+
+/// The rows of a slice.
+pub(crate) struct Slice {
+    rows: Vec<SliceRow>,
+    room: Option<Arc<AtomicUsize>>,
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        let Some(room) = &self.room else { return };
+        let bytes = self.rows.iter().filter_map(|row| row.decoded.get()?.as_ref()).map(BodyColumns::bytes).sum();
+        room.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+pub(crate) type SliceRows = Arc<Slice>;
 type Fetch = Shared<BoxFuture<'static, Result<SliceRows, StoreError>>>;
 
 /// The columns of a row in the order of the statement: first time, stamp, server, last time, body.
 type RawRow = (i64, i64, i16, i64, Vec<u8>);
 
 struct Slot {
-    /// How many scans will still read it.
+    /// How many scans will still read it, and whether there are several in all.
     users: usize,
+    is_shared: bool,
     fetch: Option<Fetch>,
 }
 
@@ -66,6 +121,8 @@ pub(crate) struct SliceFetcher {
     handle: Handle,
     view: Arc<SharedView>,
     permits: Arc<Semaphore>,
+    /// Bytes that are left for decoded columns.
+    room: Arc<AtomicUsize>,
     table: Mutex<SlotTable>,
 }
 
@@ -79,25 +136,29 @@ impl SliceFetcher {
     ) -> Self {
         let mut table = SlotTable { slots: HashMap::new(), order: Vec::new(), places: HashMap::new() };
         for key in planned {
-            let slot = table.slots.entry(key.clone()).or_insert(Slot { users: 0, fetch: None });
+            let slot = table.slots.entry(key.clone()).or_insert(Slot { users: 0, is_shared: false, fetch: None });
             slot.users += 1;
+            slot.is_shared = slot.users > 1;
             if slot.users == 1 {
                 table.places.insert(key.clone(), table.order.len());
                 table.order.push(key);
             }
         }
-        Self { session, handle, view, permits: Arc::new(Semaphore::new(FETCHES_MAX)), table: Mutex::new(table) }
+        let (permits, room) = (Arc::new(Semaphore::new(FETCHES_MAX)), Arc::new(AtomicUsize::new(DECODED_BYTES_MAX)));
+        Self { session, handle, view, permits, room, table: Mutex::new(table) }
     }
 
     fn table(&self) -> MutexGuard<'_, SlotTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fetch(&self, key: SliceKey) -> Fetch {
+    fn fetch(&self, key: SliceKey, is_shared: bool) -> Fetch {
         let (session, view, permits) = (self.session.clone(), self.view.clone(), self.permits.clone());
+        let room = is_shared.then(|| self.room.clone());
         let fetch = async move {
             let _permit = permits.acquire_owned().await;
-            fetch(&session, &view, &key).await.map(Arc::new)
+            let rows = fetch(&session, &view, &key).await?;
+            Ok(Arc::new(Slice { rows, room }))
         };
         let fetch = fetch.boxed().shared();
         // Without a task, a shared future only proceeds while somebody waits for it.
@@ -117,7 +178,7 @@ impl SliceFetcher {
                     if let Some(slot) = table.slots.get_mut(&key)
                         && slot.fetch.is_none()
                     {
-                        slot.fetch = Some(self.fetch(key));
+                        slot.fetch = Some(self.fetch(key, slot.is_shared));
                     }
                 }
             }
@@ -133,7 +194,7 @@ impl SliceFetcher {
                 None => None,
             }
         };
-        let fetch = fetch.unwrap_or_else(|| self.fetch(key.clone()));
+        let fetch = fetch.unwrap_or_else(|| self.fetch(key.clone(), false));
         wait(&self.handle, fetch)
     }
 }
@@ -172,5 +233,5 @@ pub(crate) async fn fetch(
 fn visible(view: &SharedView, row: RawRow) -> Option<SliceRow> {
     let (first_time, stamp, server, last_time, body) = row;
     let is_visible = view.vector.get(&server).is_some_and(|newest| stamp <= *newest);
-    is_visible.then_some(SliceRow { first_time, last_time, stamp, server, body })
+    is_visible.then(|| SliceRow { first_time, last_time, stamp, server, body, decoded: OnceLock::new() })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio::runtime::Handle;
 use wholegrain_model::Schema;
@@ -10,12 +11,11 @@ use wholegrain_store::{
     SnapshotReader, Store, StoreError,
 };
 
-use crate::body::OpenBody;
 use crate::encode::part;
-use crate::extents::{Extent, ExtentCache, PlaceExtents, newest_time};
+use crate::extents::{Extent, ExtentCache, PlaceExtents};
 use crate::layout::{SensorPlace, bucket_of, bucket_times, cell_of};
 use crate::session::CassandraSession;
-use crate::slices::{SliceFetcher, SliceKey, SliceRow, fetch, wait};
+use crate::slices::{SliceFetcher, SliceKey, SliceRow, SliceRows};
 use crate::view::{Cut, SharedView};
 
 /// What readers of chunks need.
@@ -30,15 +30,21 @@ pub(crate) struct ChunkReader {
 
 impl ChunkReader {
     /// Where chunks can have the readings of a sensor.
-    fn places(&self, path: &str) -> Vec<SensorPlace> {
-        let columns = self.local.sensor_id(path).map(|id| self.local.schema_columns(id)).unwrap_or_default();
+    pub fn places(&self, path: &str) -> Vec<SensorPlace> {
+        let Some(id) = self.local.sensor_id(path) else { return Vec::new() };
+        let columns = self.local.schema_columns(id);
         let of_schema = |(schema, column): &(Schema, usize)| SensorPlace::of_schema(schema, *column, self.shard_levels);
         // A sensor that has a schema now can have had none before.
-        columns.iter().map(of_schema).chain([SensorPlace::of_path(path, self.shard_levels)]).collect()
+        let single = self.local.is_schemaless(id).then(|| SensorPlace::of_path(path, self.shard_levels));
+        columns.iter().map(of_schema).chain(single).collect()
     }
 
     /// The partitions of sub-trees that a view shows.
-    fn extents(&self, view: &SharedView, places: impl Iterator<Item = Arc<str>>) -> Result<PlaceExtents, StoreError> {
+    pub fn extents(
+        &self,
+        view: &SharedView,
+        places: impl Iterator<Item = Arc<str>>,
+    ) -> Result<PlaceExtents, StoreError> {
         self.extents.of(&self.session, &self.handle, view, places)
     }
 }
@@ -205,7 +211,7 @@ impl WindowIter {
         let mut rows: Vec<(SliceRef, u8)> = Vec::new();
         for slice in window.slices {
             let found = self.fetcher.rows(&slice.key)?;
-            rows.extend((0..found.len()).map(|at| (SliceRef { rows: found.clone(), at }, slice.column)));
+            rows.extend((0..found.rows().len()).map(|at| (SliceRef { rows: found.clone(), at }, slice.column)));
         }
         rows.retain(|(row, _)| row.get().last_time >= window.range.0);
         rows.sort_by_key(|(row, _)| (row.get().first_time, row.get().stamp, row.get().server));
@@ -236,13 +242,18 @@ impl Iterator for WindowIter {
 
 /// A row of a slice that is shared.
 struct SliceRef {
-    rows: Arc<Vec<SliceRow>>,
+    rows: SliceRows,
     at: usize,
 }
 
 impl SliceRef {
     fn get(&self) -> &SliceRow {
-        &self.rows[self.at]
+        &self.rows.rows()[self.at]
+    }
+
+    /// The readings of a column within the range and without what deletions hide.
+    fn decode(&self, column: u8, range: (i64, i64), cuts: &[Cut]) -> Vec<Result<Chunk, StoreError>> {
+        decode(self.get(), self.rows.room(), column, range, cuts)
     }
 }
 
@@ -275,17 +286,23 @@ fn merge(rows: Vec<(SliceRef, u8)>, range: (i64, i64), cuts: &Arc<Vec<Cut>>) -> 
 fn lane_input(rows: Vec<(SliceRef, u8)>, rank: u64, range: (i64, i64), cuts: &Arc<Vec<Cut>>) -> MergeInput<'static> {
     let first_time = rows.first().map_or(range.0, |(row, _)| row.get().first_time.max(range.0));
     let cuts = cuts.clone();
-    let chunks = rows.into_iter().flat_map(move |(row, column)| decode(row.get(), column, range, &cuts));
+    let chunks = rows.into_iter().flat_map(move |(row, column)| row.decode(column, range, &cuts));
     MergeInput { rank, first_time, source: Box::new(chunks) }
 }
 
 /// The readings of a column in a row, within the range and without what deletions hide.
-fn decode(row: &SliceRow, column: u8, (from, to): (i64, i64), cuts: &[Cut]) -> Vec<Result<Chunk, StoreError>> {
+pub(crate) fn decode(
+    row: &SliceRow,
+    room: Option<&AtomicUsize>,
+    column: u8,
+    (from, to): (i64, i64),
+    cuts: &[Cut],
+) -> Vec<Result<Chunk, StoreError>> {
     let damaged = |what: String| {
         let reason = format!("the chunk of server {} and upload {} {what}", row.server, row.stamp);
         vec![Err(StoreError::Remote { doing: "reading chunks", reason })]
     };
-    let chunk = match OpenBody::open(&row.body).and_then(|open| open.column(column)) {
+    let chunk = match row.column(column, room) {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Vec::new(),
         Err(what) => return damaged(what),
@@ -309,71 +326,4 @@ fn decode(row: &SliceRow, column: u8, (from, to): (i64, i64), cuts: &[Cut]) -> V
 /// Parts of at most [`CHUNK_ROWS_MAX`] rows.
 fn pieces(start: usize, end: usize) -> impl Iterator<Item = (usize, usize)> {
     (start..end).step_by(CHUNK_ROWS_MAX).map(move |at| (at, end.min(at + CHUNK_ROWS_MAX)))
-}
-
-/// The newest reading of a sensor in the chunks of a view.
-pub(crate) fn newest(reader: &ChunkReader, view: &Arc<SharedView>, path: &str) -> Result<Option<Chunk>, StoreError> {
-    let places = reader.places(path);
-    let extents = reader.extents(view, places.iter().map(|place| place.place.clone()))?;
-    let cuts: Vec<Cut> = view.cuts.iter().filter(|cut| cut.chooses(path)).cloned().collect();
-    let mut buckets: Vec<(&SensorPlace, &Extent)> = Vec::new();
-    for place in &places {
-        buckets.extend(extents.get(&place.place).into_iter().flat_map(|of| of.iter()).map(|extent| (place, extent)));
-    }
-    buckets.sort_by_key(|(_, extent)| std::cmp::Reverse(bucket_times(extent.bucket, extent.span).1));
-    let mut best: Option<Chunk> = None;
-    for (place, extent) in buckets {
-        let (start, end) = bucket_times(extent.bucket, extent.span);
-        if best.as_ref().is_some_and(|best| best.times[0] >= end) {
-            break;
-        }
-        let whole = SliceKey {
-            class: extent.class,
-            place: place.place.clone(),
-            span: extent.span,
-            bucket: extent.bucket,
-            group: place.group,
-            band: place.band,
-            from: start,
-            to: end,
-        };
-        let (session, key) = (reader.session.clone(), whole.clone());
-        let last = wait(&reader.handle, async move { newest_time(&session, &key).await })?;
-        let Some(last) = last else { continue };
-        // Mostly the newest reading is in the last cell. The rest is read only if all of that is hidden.
-        let cell = SliceKey { from: cell_of(last, extent.span).max(start), ..whole.clone() };
-        let found = last_reading(reader, view, (&cell, place.column), &cuts)?;
-        let found = match found {
-            Some(found) => Some(found),
-            None => last_reading(reader, view, (&whole, place.column), &cuts)?,
-        };
-        if let Some(found) = found
-            && best.as_ref().is_none_or(|best| found.times[0] > best.times[0])
-        {
-            best = Some(found);
-        }
-    }
-    Ok(best)
-}
-
-/// The newest reading of a column in a slice.
-fn last_reading(
-    reader: &ChunkReader,
-    view: &Arc<SharedView>,
-    (key, column): (&SliceKey, u8),
-    cuts: &[Cut],
-) -> Result<Option<Chunk>, StoreError> {
-    let (session, of, key) = (reader.session.clone(), view.clone(), key.clone());
-    let mut rows = wait(&reader.handle, async move { fetch(&session, &of, &key).await })?;
-    // Of equal times the one of the later upload counts.
-    rows.sort_by_key(|row| (row.stamp, row.server));
-    let mut best: Option<Chunk> = None;
-    for chunk in rows.iter().flat_map(|row| decode(row, column, (i64::MIN, i64::MAX), cuts)) {
-        let chunk = chunk?;
-        let at = chunk.times.len() - 1;
-        if best.as_ref().is_none_or(|best| chunk.times[at] >= best.times[0]) {
-            best = Some(Chunk { times: vec![chunk.times[at]], column: part(&chunk.column, at, at + 1) });
-        }
-    }
-    Ok(best)
 }

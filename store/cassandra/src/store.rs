@@ -17,9 +17,10 @@ use crate::catalogue::SharedCatalogue;
 use crate::config::{CassandraConfig, KeyspaceOptions};
 use crate::extents::ExtentCache;
 use crate::member::Member;
+use crate::newest::newest_of;
 use crate::session::{CassandraSession, connect};
 use crate::slices::wait;
-use crate::snapshot::{CassandraSnapshot, ChunkReader, newest};
+use crate::snapshot::{CassandraSnapshot, ChunkReader};
 use crate::upload::Uploader;
 use crate::view::{Cut, SharedView, read_cuts};
 use crate::{member, migrations};
@@ -263,7 +264,7 @@ async fn open(config: CassandraConfig, local: Store, handle: Handle) -> Result<S
     let shard_levels = migrations::check(&session, &config.keyspace).await?;
     let session = Arc::new(CassandraSession::new(session, &config));
     let member = Member::join(&session, &config.server, &member::store_id(&local.dir())?).await?;
-    let view = SharedView::read(&session).await?;
+    let view = SharedView::read(&session, None).await?;
     let stamps = Stamps::default();
     stamps.raise(view.vector.get(&member.number).copied().unwrap_or(0));
     let catalogue = SharedCatalogue::open(&session, &local, member.number, stamps.next()).await?;
@@ -388,7 +389,7 @@ impl Shared {
             shared.send_catalogue().await?;
             let now = shared.stamps.next();
             shared.catalogue.lock().await.receive(&shared.session, &shared.local, now).await?;
-            SharedView::read(&shared.session).await
+            SharedView::read(&shared.session, Some(&shared.view())).await
         })?;
         for cut in &read.cuts {
             if !cut.upto.contains_key(&self.member.number) {
@@ -422,7 +423,11 @@ impl Shared {
                     return Ok(());
                 }
                 let shared = self.clone();
-                wait(&self.handle, async move { shared.member.beat(&shared.session).await })?;
+                wait(&self.handle, async move {
+                    shared.member.beat(&shared.session).await?;
+                    // A server that has died is known to be dead when a deletion asks.
+                    shared.member.alive(&shared.session).await
+                })?;
                 beat_at = Instant::now() + BEAT;
                 Ok(())
             });
@@ -442,9 +447,17 @@ impl Shared {
     fn apply_cut(self: &Arc<Self>, cut: &Cut) -> Result<DeletionReport, StoreError> {
         let _uploading = self.uploading();
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let deletion = Deletion { patterns: cut.patterns.clone(), from: cut.from, to: cut.to };
-        let report = self.local.delete(&deletion)?;
-        let (number, stamp) = (self.member.number, self.stamps.newest());
+        let number = self.member.number;
+        // Applied already, though the confirmation may not be written: readings that came since are new.
+        let known = view.cuts.iter().find(|known| known.id == cut.id);
+        let applied = known.and_then(|known| known.upto.get(&number)).copied();
+        let (report, stamp) = match applied {
+            Some(stamp) => (DeletionReport::default(), stamp),
+            None => {
+                let deletion = Deletion { patterns: cut.patterns.clone(), from: cut.from, to: cut.to };
+                (self.local.delete(&deletion)?, self.stamps.newest())
+            }
+        };
         let mut next = SharedView::clone(&view);
         match next.cuts.iter_mut().find(|known| known.id == cut.id) {
             Some(known) => drop(known.upto.insert(number, stamp)),
@@ -456,10 +469,11 @@ impl Shared {
         }
         *view = Arc::new(next);
         drop(view);
-        let (session, id) = (self.session.clone(), cut.id.clone());
+        let (session, id, is_closing) = (self.session.clone(), cut.id.clone(), self.is_closing.clone());
         wait(&self.handle, async move {
             let insert = "INSERT INTO $.cuts (k, id, server, stamp) VALUES (0, ?, ?, ?)";
-            session.write_once("confirming a deletion", insert, (id.as_str(), number, stamp)).await
+            let is_over = move || is_closing.load(Ordering::Relaxed);
+            session.write("confirming a deletion", insert, (id.as_str(), number, stamp), &is_over).await
         })?;
         Ok(report)
     }
@@ -542,21 +556,29 @@ impl ReadStore for CassandraStore {
 
     fn newest(&self, ids: &[SensorId]) -> Vec<Option<(i64, Option<Value>)>> {
         let shared = &self.0.shared;
-        // Before the local store: a block that moves meanwhile is then still there.
         let mut found = shared.local.newest(ids);
+        // After the local store: a block that moves meanwhile is in the one or the other.
         let view = shared.view();
-        for (found, id) in found.iter_mut().zip(ids) {
-            let Some(info) = shared.local.sensor(*id) else { continue };
-            if info.last_time.is_none() || found.is_some_and(|(time, _)| Some(time) >= info.last_time) {
-                continue;
-            }
-            match newest(&shared.reader, &view, &info.path) {
-                Ok(Some(chunk)) if found.is_none_or(|(time, _)| time < chunk.times[0]) => {
-                    *found = Some((chunk.times[0], chunk.column.get(0)));
+        let older = |at: &usize| {
+            let last = shared.local.sensor(ids[*at]).and_then(|info| info.last_time);
+            last.is_some() && found[*at].map(|(time, _)| time) < last
+        };
+        let wanted: Vec<usize> = (0..ids.len()).filter(older).collect();
+        if wanted.is_empty() {
+            return found;
+        }
+        let path = |at: &usize| shared.local.sensor(ids[*at]).map_or_else(|| "".into(), |info| info.path);
+        let paths: Vec<Arc<str>> = wanted.iter().map(path).collect();
+        match newest_of(&shared.reader, &view, &paths) {
+            Ok(chunks) => {
+                for (at, chunk) in wanted.into_iter().zip(chunks) {
+                    let Some(chunk) = chunk else { continue };
+                    if found[at].is_none_or(|(time, _)| time < chunk.times[0]) {
+                        found[at] = Some((chunk.times[0], chunk.column.get(0)));
+                    }
                 }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, sensor = %info.path, "the newest reading cannot be read"),
             }
+            Err(error) => tracing::warn!(%error, "the newest readings in Cassandra cannot be read"),
         }
         found
     }

@@ -54,6 +54,11 @@ impl Store {
         places.iter().map(|place| (sensors.schema_at(place.schema).clone(), place.column as usize)).collect()
     }
 
+    /// Whether the sensor was ever registered as a schemaless one, also if a schema defines it now.
+    pub fn is_schemaless(&self, id: SensorId) -> bool {
+        self.engine().sensors.read().is_schemaless(id)
+    }
+
     /// The prefix of each schema and the agent of its newest batch, in the order of registration. Schemas without batches are left out.
     pub fn schema_agents(&self) -> Vec<(SensorPath, Arc<str>)> {
         self.engine().sensors.read().schema_agents()

@@ -605,6 +605,12 @@ impl Sensors {
         }
     }
 
+    /// Whether it was ever registered as a schemaless sensor.
+    pub fn is_schemaless(&self, id: SensorId) -> bool {
+        let entry = self.entries.get(id.0 as usize);
+        entry.is_some_and(|entry| self.schemaless.get(entry.schemaless as usize).is_some())
+    }
+
     /// Encodes the newest times of the sensors from `chunk * NEWEST_TIMES_SENSORS` on for the catalogue.
     pub fn newest_times(&self, chunk: u32) -> Vec<u8> {
         self.newest_times_with(chunk, &HashMap::new())

@@ -82,6 +82,23 @@ pub fn decode_column_of(payload: &[u8], types: &[ValueType], sensor: usize) -> D
     Ok((head.times(payload)?, column))
 }
 
+/// The same for all columns.
+pub fn decode_columns_of(payload: &[u8], types: &[ValueType]) -> DecodeResult<(Vec<i64>, Vec<Column>)> {
+    let head = Head::read(payload)?;
+    if head.span.sensors != types.len() {
+        return Err(PayloadError::NoSuchSensor { sensor: types.len(), sensors: head.span.sensors });
+    }
+    let mut walk = Walk::new(payload, &head)?;
+    let mut columns = Vec::with_capacity(types.len());
+    for value_type in types {
+        let mut column = column_for(*value_type, 0);
+        walk.append_column(&mut column, head.span.samples)?;
+        columns.push(column);
+    }
+    walk.finish()?;
+    Ok((head.times(payload)?, columns))
+}
+
 /// Decodes one column after another into the same two buffers, for readers of whole batches that do not keep the columns. Returns the times.
 pub fn for_each_column(
     payload: &[u8],

@@ -8,8 +8,8 @@ mod decode;
 mod encode;
 
 pub use decode::{
-    Checked, append_columns, check_batch, decode_batch, decode_column, decode_column_of, for_each_column, last_row, read_header,
-    read_origin, read_times,
+    Checked, append_columns, check_batch, decode_batch, decode_column, decode_column_of, decode_columns_of,
+    for_each_column, last_row, read_header, read_origin, read_times,
 };
 pub use encode::{BatchEncoder, Rows, encode_batch};
 
