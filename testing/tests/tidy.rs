@@ -14,6 +14,7 @@ const FUNCTION_LINES_MAX: usize = 100;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-model", &[]),
     ("wholegrain-api", &["model"]),
+    ("wholegrain-protocol", &[]),
     ("wholegrain-sources", &["model"]),
     ("wholegrain-job-records", &["model"]),
     ("wholegrain-source-testkit", &["model", "sources", "testkit"]),
