@@ -32,12 +32,11 @@ pub enum Action {
     EndScan { server: u8 },
     BeginDeletion { cut: usize },
     SeeCut { server: u8, cut: usize },
-    FlushAwaited { server: u8, cut: usize },
+    ActivateCut { cut: usize },
     ApplyCut { server: u8, cut: usize },
     UptoApplied { server: u8, cut: usize },
     LateUptoApplied { server: u8, cut: usize },
-    UptoAwaited { server: u8, cut: usize },
-    BeginSnapshot { reader: u8 },
+    BeginSnapshot { reader: u8, targets: BatchSet },
     PinLocalPart { server: u8 },
     ReadVector { sees_in_flight: bool },
     FinishSnapshot,
@@ -60,8 +59,8 @@ impl World {
             }
         }
         self.database_steps(rules, actions);
-        self.deletion_steps(bounds, rules, actions);
-        self.snapshot_steps(rules, actions);
+        self.deletion_steps(bounds, actions);
+        self.snapshot_steps(bounds, rules, actions);
     }
 
     fn disturbances(&self, server: &Server, bounds: &Bounds, rules: &Rules, actions: &mut Vec<Action>) {
@@ -237,27 +236,23 @@ impl World {
         }
     }
 
-    fn deletion_steps(&self, bounds: &Bounds, rules: &Rules, actions: &mut Vec<Action>) {
+    fn deletion_steps(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
         if self.database.cuts.len() < bounds.cuts.len() {
             actions.push(Action::BeginDeletion { cut: self.database.cuts.len() });
         }
         for (cut, row) in self.database.cuts.iter().enumerate() {
-            for server in (0..self.servers.len() as u8).filter(|server| self.waited[cut] >> server & 1 == 0) {
-                match row.state {
-                    CutState::Pending if self.is_flushed(row, server, rules) => {
-                        actions.push(Action::FlushAwaited { server, cut });
-                    }
-                    CutState::Active if self.is_confirmed(row, server, rules) => {
-                        actions.push(Action::UptoAwaited { server, cut });
-                    }
-                    _ => {}
-                }
+            if row.state == CutState::Pending && self.has_all_servers(cut) {
+                actions.push(Action::ActivateCut { cut });
             }
         }
     }
 
+    pub(crate) fn has_all_servers(&self, cut: usize) -> bool {
+        self.waited[cut].count_ones() as usize == self.servers.len()
+    }
+
     /// First phase: whatever the server's runs received before the deletion is in `received`.
-    fn is_flushed(&self, cut: &CutRow, server: u8, rules: &Rules) -> bool {
+    pub(crate) fn is_flushed(&self, cut: &CutRow, server: u8, rules: &Rules) -> bool {
         self.database.runs_of(server).all(|row| match row.state {
             RunState::Alive => {
                 cut.flushed[usize::from(server)] == row.id.number + 1 || rules.has(Fault::DeletionDoesNotWait)
@@ -268,20 +263,27 @@ impl World {
     }
 
     /// Second phase: the server's local store is without the deleted readings, or it is fenced and applies the cut before it serves.
-    fn is_confirmed(&self, cut: &CutRow, server: u8, rules: &Rules) -> bool {
+    pub(crate) fn is_confirmed(&self, cut: &CutRow, server: u8, rules: &Rules) -> bool {
         let has_upto = cut.upto[usize::from(server)].is_some() || rules.has(Fault::DeletionDoesNotWait);
         has_upto || self.database.runs_of(server).all(|row| row.state != RunState::Alive)
     }
 
-    fn snapshot_steps(&self, rules: &Rules, actions: &mut Vec<Action>) {
+    fn snapshot_steps(&self, bounds: &Bounds, rules: &Rules, actions: &mut Vec<Action>) {
         let Some(snapshot) = &self.snapshot else {
-            if self.remaining.snapshots > 0 {
+            if bounds.snapshots {
                 let may_answer = |server: &&Server| {
                     let is_alive = self.database.is_alive(server.run) || rules.has(Fault::ReaderIgnoresFence);
                     server.is_serving() && is_alive
                 };
-                let readers = self.servers.iter().filter(may_answer);
-                actions.extend(readers.map(|server| Action::BeginSnapshot { reader: server.run.server }));
+                // Whether a deleted reading is shown is seen in each world; whether an owed one is missing only in the course of a snapshot.
+                let committed = if rules.fault.is_none() { self.database.committed() } else { BatchSet::EMPTY };
+                let owed = self.history.acknowledged().without(self.hideable()).without(committed);
+                let targets = if bounds.splits_steps { self.history.arrived } else { owed };
+                for server in self.servers.iter().filter(may_answer) {
+                    let reader = server.run.server;
+                    let begin = |batch| Action::BeginSnapshot { reader, targets: BatchSet::of([batch]) };
+                    actions.extend(targets.iter().map(begin));
+                }
             }
             return;
         };

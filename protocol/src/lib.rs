@@ -24,5 +24,5 @@ pub use rules::{Acknowledgement, Fault, Recovery, Rules};
 pub use server::{
     CUTS_MAX, CutProgress, JournalScan, Process, Reception, Server, UploadSource, UploadStep, UploadTask,
 };
-pub use snapshot::{SnapshotAnswer, SnapshotTask};
+pub use snapshot::SnapshotTask;
 pub use world::{Bounds, History, Invariant, Remaining, World};

@@ -2,17 +2,36 @@
 //!
 //! Each rule here says why nothing depends on what it removes. It is used with the correct rules only: a fault may use what the rules do not.
 
+use crate::batches::BatchSet;
 use crate::database::{CommitRow, CutState, Database, RecordState, RunId, RunState, Upload};
-use crate::rules::Rules;
+use crate::rules::{Fault, Rules};
 use crate::server::{Process, Server};
 use crate::world::World;
 
 /// The batch of a record that no scan can read any more.
 const NO_BATCH: u8 = u8::MAX;
 
+/// Whether a fault makes something matter that does not matter otherwise.
+fn uses_more(fault: Fault) -> bool {
+    let harmless = [
+        Fault::VectorBeforeLocalPart,
+        Fault::DeletionDoesNotWait,
+        Fault::FlushedBeforeReceived,
+        Fault::UploadBeforeCuts,
+        Fault::OnePhaseDeletion,
+        Fault::FencedCountsAsAdopted,
+        Fault::ReaderIgnoresFence,
+        Fault::ReceivedWithoutCheck,
+        Fault::DeletionIgnoresFenced,
+        Fault::CutBeforeReceived,
+        Fault::UploadSurvivesCut,
+    ];
+    !harmless.contains(&fault)
+}
+
 impl World {
     pub fn reduced(mut self, rules: &Rules) -> Self {
-        if rules.fault.is_some() {
+        if rules.fault.is_some_and(uses_more) {
             return self;
         }
         let acknowledged = self.history.acknowledged();
@@ -32,9 +51,29 @@ impl World {
         }
         let received = self.database.received;
         self.database.late_received = self.database.late_received.without(received);
+        self.reduce_snapshot(rules);
         self.reduce_records();
         self.reduce_uploads();
         self
+    }
+
+    /// What a vector that is read later includes, or what may be hidden, is not missing.
+    fn reduce_snapshot(&mut self, rules: &Rules) {
+        let (hideable, committed) = (self.hideable(), self.database.committed());
+        let Some(snapshot) = &mut self.snapshot else { return };
+        if rules.fault.is_some() {
+            return;
+        }
+        snapshot.owed = snapshot.owed.without(hideable);
+        if snapshot.vector.is_none() {
+            snapshot.owed = snapshot.owed.without(committed);
+        }
+        if snapshot.is_incomplete {
+            snapshot.owed = BatchSet::EMPTY;
+        }
+        if snapshot.is_decided() {
+            self.snapshot = None;
+        }
     }
 
     fn is_running(servers: &[Server], run: RunId) -> bool {

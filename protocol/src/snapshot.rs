@@ -1,7 +1,7 @@
 //! A snapshot: what a reader fixes, in which order, and what its answer contains.
 
 use crate::batches::BatchSet;
-use crate::database::{SERVERS_MAX, Vector};
+use crate::database::Vector;
 use crate::server::AliveRuns;
 
 /// A snapshot in progress. The reader has read the rows of all runs; it pins local parts, then reads the vector, then the cuts.
@@ -13,20 +13,13 @@ pub struct SnapshotTask {
     pub is_incomplete: bool,
     /// Servers that answered or were marked, one bit each.
     pub asked: u8,
-    pub pinned: BatchSet,
     pub vector: Option<Vector>,
-    /// For the invariants: acknowledged before the snapshot began.
+    /// For the invariants: acknowledged before the snapshot began, and not found yet.
     pub owed: BatchSet,
     /// For the invariants: deleted before the snapshot began.
     pub forbidden: BatchSet,
-}
-
-/// What a finished snapshot shows, and what chunk rows in flight could add to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotAnswer {
-    pub shown: BatchSet,
-    pub later: BatchSet,
-    pub is_incomplete: bool,
+    /// For the invariants: may not appear later, because they were not found yet.
+    pub absent: BatchSet,
 }
 
 impl SnapshotTask {
@@ -39,7 +32,14 @@ impl SnapshotTask {
         self.asked |= 1 << server;
     }
 
-    pub fn has_all_parts(&self, servers: usize) -> bool {
-        (0..servers.min(SERVERS_MAX) as u8).all(|server| !self.is_open(server))
+    /// Takes a part of the answer.
+    pub fn find(&mut self, readings: BatchSet) {
+        self.owed = self.owed.without(readings);
+        self.absent = self.absent.without(readings);
+    }
+
+    /// Whether nothing is left to compare.
+    pub fn is_decided(&self) -> bool {
+        self.owed.is_empty() && self.forbidden.is_empty() && self.absent.is_empty()
     }
 }

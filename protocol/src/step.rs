@@ -5,7 +5,7 @@ use crate::batches::BatchSet;
 use crate::database::{CommitRow, CutRow, CutState, RecordState, RunId, RunState, SERVERS_MAX, Stamp, Upload};
 use crate::rules::{Fault, Rules};
 use crate::server::{CutProgress, JournalScan, Process, Reception, Server, UploadSource, UploadStep};
-use crate::snapshot::{SnapshotAnswer, SnapshotTask};
+use crate::snapshot::SnapshotTask;
 use crate::world::{Bounds, Invariant, World};
 
 impl World {
@@ -42,6 +42,9 @@ impl World {
             Action::ReadCuts { server } => self.read_cuts(server, rules),
             Action::Fence { run } => {
                 self.remaining.fences -= 1;
+                if !self.history.deleted.is_empty() {
+                    self.history.fenced_late |= 1 << run.server;
+                }
                 self.database.run_mut(run).into_iter().for_each(|row| row.state = RunState::Fenced);
             }
             Action::BeginScan { server, run } => self.begin_scan(server, run, rules),
@@ -53,25 +56,47 @@ impl World {
             | Action::CheckUpload { .. }
             | Action::ReceivedApplied { .. }
             | Action::LateReceivedApplied => self.perform_upload(action, rules),
-            Action::BeginSnapshot { reader } => self.begin_snapshot(reader, rules),
+            Action::BeginSnapshot { reader, targets } => self.begin_snapshot(reader, targets, bounds, rules),
             Action::PinLocalPart { server } => self.pin_local_part(server),
             Action::ReadVector { sees_in_flight } => {
                 let vector = self.database.vector(sees_in_flight, rules.has(Fault::VectorOfServer));
                 self.snapshot.iter_mut().for_each(|snapshot| snapshot.vector = Some(vector.clone()));
+                if !bounds.splits_steps {
+                    self.finish_snapshot();
+                }
             }
             Action::FinishSnapshot => self.finish_snapshot(),
             Action::BeginDeletion { .. }
             | Action::SeeCut { .. }
-            | Action::FlushAwaited { .. }
+            | Action::ActivateCut { .. }
             | Action::ApplyCut { .. }
             | Action::UptoApplied { .. }
-            | Action::LateUptoApplied { .. }
-            | Action::UptoAwaited { .. } => self.perform_deletion(action, bounds, rules),
+            | Action::LateUptoApplied { .. } => self.perform_deletion(action, bounds, rules),
         }
         if !bounds.splits_steps {
             self.follow(action, rules);
         }
         self.mark_flushed();
+        self.await_servers(rules);
+    }
+
+    /// The coordinators of deletions see what they wait for. A server counts from the first time on; the second phase ends at once, because
+    /// a deletion that returns later promises less.
+    fn await_servers(&mut self, rules: &Rules) {
+        for cut in 0..self.database.cuts.len() {
+            let row = self.database.cuts[cut];
+            for server in 0..self.servers.len() as u8 {
+                let is_ready = match row.state {
+                    CutState::Pending => self.is_flushed(&row, server, rules),
+                    CutState::Active => self.is_confirmed(&row, server, rules),
+                    CutState::Done => false,
+                };
+                self.waited[cut] |= u8::from(is_ready) << server;
+            }
+            if row.state == CutState::Active && self.has_all_servers(cut) {
+                self.return_deletion(cut);
+            }
+        }
     }
 
     /// Steps that may follow at once; see [`Bounds::splits_steps`].
@@ -183,6 +208,7 @@ impl World {
         let before = if keeps_journal { RunState::Fenced } else { RunState::Adopted };
         let run = self.database.claim(server, before);
         let received = self.database.received;
+        self.history.fenced_late &= !(1 << server);
         let server = self.server_mut(server);
         server.run = run;
         server.uploaded = received;
@@ -345,11 +371,15 @@ impl World {
                 self.history.before[cut] = self.history.acknowledged;
             }
             Action::SeeCut { server, cut } => self.see_cut(server, cut, rules),
-            Action::FlushAwaited { server, cut } => {
-                self.waited[cut] |= 1 << server;
-                if self.waited[cut].count_ones() as usize == self.servers.len() {
-                    self.waited[cut] = 0;
-                    self.database.cuts[cut].state = CutState::Active;
+            Action::ActivateCut { cut } => {
+                self.waited[cut] = 0;
+                let row = &mut self.database.cuts[cut];
+                row.state = CutState::Active;
+                for (before, flushed) in self.history.before[cut].iter_mut().zip(row.flushed) {
+                    // In the mode `journal` a deletion does not know what a fenced server acknowledged.
+                    if !rules.is_quorum() && flushed == 0 {
+                        *before = BatchSet::EMPTY;
+                    }
                 }
             }
             Action::ApplyCut { server, cut } => self.apply_cut(server, cut, rules),
@@ -371,12 +401,6 @@ impl World {
                 let row = &mut self.database.cuts[cut];
                 let place = usize::from(server);
                 row.upto[place] = row.upto[place].max(row.late_upto[place].take());
-            }
-            Action::UptoAwaited { server, cut } => {
-                self.waited[cut] |= 1 << server;
-                if self.waited[cut].count_ones() as usize == self.servers.len() {
-                    self.return_deletion(cut, rules);
-                }
             }
             _ => {}
         }
@@ -426,28 +450,26 @@ impl World {
         }
     }
 
-    fn return_deletion(&mut self, cut: usize, rules: &Rules) {
+    fn return_deletion(&mut self, cut: usize) {
         self.waited[cut] = 0;
         let row = &mut self.database.cuts[cut];
         row.state = CutState::Done;
-        let took_part = |server: &usize| rules.is_quorum() || row.flushed[*server] > 0;
-        let before = (0..SERVERS_MAX).filter(took_part).map(|server| self.history.before[cut][server]);
-        let before = before.fold(BatchSet::EMPTY, BatchSet::with);
+        let before = self.history.before[cut].iter().fold(BatchSet::EMPTY, |all, one| all.with(*one));
         self.history.deleted = self.history.deleted.with(before.common(row.covered));
         self.history.hideable = self.history.hideable.with(self.history.arrived.common(row.covered));
         self.history.before[cut] = [BatchSet::EMPTY; SERVERS_MAX];
     }
 
-    fn begin_snapshot(&mut self, reader: u8, rules: &Rules) {
+    fn begin_snapshot(&mut self, reader: u8, targets: BatchSet, bounds: &Bounds, rules: &Rules) {
         let mut snapshot = SnapshotTask {
             reader,
             alive: [0; SERVERS_MAX],
             is_incomplete: false,
             asked: 0,
-            pinned: BatchSet::EMPTY,
             vector: None,
-            owed: self.history.acknowledged(),
-            forbidden: self.history.deleted,
+            owed: self.history.acknowledged().common(targets),
+            forbidden: self.history.deleted.common(targets),
+            absent: if bounds.splits_steps { targets } else { BatchSet::EMPTY },
         };
         for row in &self.database.runs {
             match row.state {
@@ -467,7 +489,6 @@ impl World {
         if rules.has(Fault::VectorBeforeLocalPart) {
             snapshot.vector = Some(self.database.vector(false, false));
         }
-        self.remaining.snapshots -= 1;
         self.snapshot = Some(snapshot);
     }
 
@@ -476,7 +497,10 @@ impl World {
         let Some(snapshot) = &mut self.snapshot else { return };
         snapshot.mark_asked(server);
         if asked.is_serving() && snapshot.alive[usize::from(server)] == asked.run.number + 1 {
-            snapshot.pinned = snapshot.pinned.with(asked.local());
+            snapshot.find(asked.local());
+            if !asked.local().common(snapshot.forbidden).is_empty() {
+                self.history.break_invariant(Invariant::DeletedStaysDeleted);
+            }
         } else {
             snapshot.is_incomplete = true;
         }
@@ -484,19 +508,17 @@ impl World {
 
     /// Reads the cuts, and compares the answer with what is owed.
     fn finish_snapshot(&mut self) {
-        let Some(snapshot) = self.snapshot.take() else { return };
+        let Some(mut snapshot) = self.snapshot.take() else { return };
         let Some(vector) = &snapshot.vector else { return };
         let (now, later) = self.database.visible(vector);
-        let answer =
-            SnapshotAnswer { shown: now.with(snapshot.pinned), later, is_incomplete: snapshot.is_incomplete };
-        let is_whole = snapshot.owed.is_within(answer.shown.with(self.hideable()));
-        if !answer.is_incomplete && !is_whole {
+        snapshot.find(now);
+        if !snapshot.is_incomplete && !snapshot.owed.is_within(self.hideable()) {
             self.history.break_invariant(Invariant::CompleteHasAll);
         }
-        if !answer.later.is_within(answer.shown) {
+        if !later.common(snapshot.absent).is_empty() {
             self.history.break_invariant(Invariant::SnapshotIsStable);
         }
-        if !answer.shown.with(answer.later).common(snapshot.forbidden).is_empty() {
+        if !now.with(later).common(snapshot.forbidden).is_empty() {
             self.history.break_invariant(Invariant::DeletedStaysDeleted);
         }
     }

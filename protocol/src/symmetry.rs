@@ -17,7 +17,7 @@ impl World {
         f(&mut self.database.received);
         f(&mut self.database.late_received);
         if let Some(snapshot) = &mut self.snapshot {
-            f(&mut snapshot.pinned);
+            f(&mut snapshot.absent);
             f(&mut snapshot.owed);
             f(&mut snapshot.forbidden);
         }
@@ -88,6 +88,7 @@ impl World {
             }
         }
         self.history.acknowledged.swap(0, 1);
+        self.history.fenced_late = exchanged(self.history.fenced_late);
         self.history.before.iter_mut().for_each(|before| before.swap(0, 1));
     }
 }

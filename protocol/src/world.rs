@@ -2,7 +2,7 @@
 
 use crate::batches::BatchSet;
 use crate::database::{CutState, Database, RunState, SERVERS_MAX};
-use crate::rules::{Acknowledgement, Rules};
+use crate::rules::{Acknowledgement, Fault, Rules};
 use crate::server::{CUTS_MAX, Server};
 use crate::snapshot::SnapshotTask;
 
@@ -19,7 +19,8 @@ pub struct Bounds {
     pub fences: u8,
     /// How often a batch may be stored that another server, or an earlier run, stored before.
     pub repeats: u8,
-    pub snapshots: u8,
+    /// Whether snapshots are taken: any number, one at a time.
+    pub snapshots: bool,
     /// Runs of each server, the first included.
     pub runs: u8,
     /// Servers that adopt at the same time.
@@ -37,7 +38,6 @@ pub struct Remaining {
     pub losses: u8,
     pub fences: u8,
     pub repeats: u8,
-    pub snapshots: u8,
 }
 
 /// An invariant; the letters are those of `docs/protocol.md`.
@@ -71,10 +71,12 @@ pub struct History {
     pub acknowledged: [BatchSet; SERVERS_MAX],
     /// For each deletion: what each server had acknowledged when it began.
     pub before: [[BatchSet; SERVERS_MAX]; CUTS_MAX],
-    /// For each deletion that returned: what may not be visible any more.
+    /// Of deletions that returned: what may not be visible any more.
     pub deleted: BatchSet,
-    /// For each deletion that returned: what had arrived before, and may be hidden.
+    /// Of deletions that returned: what had arrived before, and may be hidden.
     pub hideable: BatchSet,
+    /// Servers whose run was fenced after a deletion returned: a snapshot that began between may still ask them.
+    pub fenced_late: u8,
     /// One bit for each broken invariant that was found by an action.
     pub broken: u8,
 }
@@ -115,7 +117,6 @@ impl World {
                 losses: bounds.losses,
                 fences: bounds.fences,
                 repeats: bounds.repeats,
-                snapshots: bounds.snapshots,
             },
         }
     }
@@ -145,8 +146,28 @@ impl World {
         }
     }
 
+    /// Deleted readings that a snapshot which began after the deletion can show.
+    pub fn shown_again(&self, rules: &Rules) -> BatchSet {
+        if self.history.deleted.is_empty() {
+            return BatchSet::EMPTY;
+        }
+        let vector = self.database.vector(true, rules.has(Fault::VectorOfServer));
+        let (now, later) = self.database.visible(&vector);
+        let may_answer = |server: &&Server| {
+            let is_fenced_late = self.history.fenced_late >> server.run.server & 1 == 1;
+            let is_asked = self.database.is_alive(server.run) || is_fenced_late || rules.has(Fault::ReaderIgnoresFence);
+            server.is_serving() && is_asked
+        };
+        let local = self.servers.iter().filter(may_answer).fold(BatchSet::EMPTY, |all, one| all.with(one.local()));
+        now.with(later).with(local).common(self.history.deleted)
+    }
+
     pub fn holds(&self, invariant: Invariant, rules: &Rules) -> bool {
-        let is_kept = invariant != Invariant::AcknowledgedIsKept || self.lost(rules).is_empty();
+        let is_kept = match invariant {
+            Invariant::AcknowledgedIsKept => self.lost(rules).is_empty(),
+            Invariant::DeletedStaysDeleted => self.shown_again(rules).is_empty(),
+            _ => true,
+        };
         is_kept && self.history.broken >> invariant as u8 & 1 == 0
     }
 
