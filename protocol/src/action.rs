@@ -33,7 +33,7 @@ pub enum Action {
     BeginDeletion { cut: usize },
     SeeCut { server: u8, cut: usize },
     ActivateCut { cut: usize },
-    ApplyCut { server: u8, cut: usize },
+    CloseCut { server: u8, cut: usize },
     UptoApplied { server: u8, cut: usize },
     LateUptoApplied { server: u8, cut: usize },
     BeginSnapshot { reader: u8, targets: BatchSet },
@@ -180,10 +180,10 @@ impl World {
     fn upload_steps(&self, server: &Server, rules: &Rules, actions: &mut Vec<Action>) {
         let name = server.run.server;
         match server.upload.map(|task| task.step) {
-            None if server.may_upload() && !server.head.is_empty() => actions.push(Action::BeginUpload { server: name }),
-            Some(UploadStep::Check)
-                if self.database.is_alive(server.run) || rules.has(Fault::ReceivedWithoutCheck) =>
-            {
+            None if server.may_upload() && !server.head.is_empty() => {
+                actions.push(Action::BeginUpload { server: name })
+            }
+            Some(UploadStep::Check) if self.database.is_alive(server.run) || rules.has(Fault::ReceivedWithoutCheck) => {
                 actions.push(Action::CheckUpload { server: name });
             }
             Some(UploadStep::Received) => actions.push(Action::ReceivedApplied { server: name }),
@@ -200,9 +200,9 @@ impl World {
                     if server.process != Process::Claimed
                         && (row.state != CutState::Pending || rules.has(Fault::OnePhaseDeletion)) =>
                 {
-                    actions.push(Action::ApplyCut { server: name, cut });
+                    actions.push(Action::CloseCut { server: name, cut });
                 }
-                CutProgress::Applied => actions.push(Action::UptoApplied { server: name, cut }),
+                CutProgress::Closed => actions.push(Action::UptoApplied { server: name, cut }),
                 _ => {}
             }
         }

@@ -243,15 +243,24 @@ impl Database {
 
     /// The batches of an upload that no cut hides.
     pub fn shown(&self, upload: &Upload) -> BatchSet {
-        let cuts = self.cuts.iter().filter(|cut| cut.hides(upload.server, upload.stamp));
+        Self::shown_with(&self.cuts, upload)
+    }
+
+    fn shown_with(cuts: &[CutRow], upload: &Upload) -> BatchSet {
+        let cuts = cuts.iter().filter(|cut| cut.hides(upload.server, upload.stamp));
         cuts.fold(upload.content, |shown, cut| shown.without(cut.covered))
     }
 
     /// Readings in chunk rows that a snapshot shows, and those that rows in flight could add to it later.
     pub fn visible(&self, vector: &Vector) -> (BatchSet, BatchSet) {
+        self.visible_with(vector, &self.cuts)
+    }
+
+    /// The same with cuts that were read earlier.
+    pub fn visible_with(&self, vector: &Vector, cuts: &[CutRow]) -> (BatchSet, BatchSet) {
         let included = self.uploads.iter().filter(|upload| vector.includes(upload));
         included.fold((BatchSet::EMPTY, BatchSet::EMPTY), |(now, later), upload| {
-            let shown = self.shown(upload);
+            let shown = Self::shown_with(cuts, upload);
             (now.with(shown.common(upload.applied)), later.with(shown))
         })
     }

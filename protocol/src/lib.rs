@@ -4,6 +4,7 @@
 //! Never: I/O, time, threads, randomness. `docs/protocol.md` states the rules and the invariants.
 
 mod action;
+mod agent;
 mod batches;
 mod database;
 mod reduction;
@@ -15,6 +16,7 @@ mod symmetry;
 mod world;
 
 pub use action::Action;
+pub use agent::Agent;
 pub use batches::{BATCHES_MAX, BatchSet};
 pub use database::{
     CommitRow, CutRow, CutState, Database, JournalRecord, RecordState, RunId, RunRow, RunState, SERVERS_MAX, Stamp,

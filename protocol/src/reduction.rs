@@ -11,31 +11,20 @@ use crate::world::World;
 /// The batch of a record that no scan can read any more.
 const NO_BATCH: u8 = u8::MAX;
 
-/// Whether a fault makes something matter that does not matter otherwise.
-fn uses_more(fault: Fault) -> bool {
-    let harmless = [
-        Fault::VectorBeforeLocalPart,
-        Fault::DeletionDoesNotWait,
-        Fault::FlushedBeforeReceived,
-        Fault::UploadBeforeCuts,
-        Fault::OnePhaseDeletion,
-        Fault::FencedCountsAsAdopted,
-        Fault::ReaderIgnoresFence,
-        Fault::ReceivedWithoutCheck,
-        Fault::DeletionIgnoresFenced,
-        Fault::CutBeforeReceived,
-        Fault::UploadSurvivesCut,
-    ];
-    !harmless.contains(&fault)
-}
+/// With these faults a batch that is known, checked or acknowledged is not what the rules make of it.
+const KEEP_NUMBERS: [Fault; 3] = [Fault::NoCheckAfterInsert, Fault::AcknowledgeUnchecked, Fault::KeepAfterMissedCut];
+/// With these faults a record matters after it was deleted, or after its run was adopted.
+const KEEP_RECORDS: [Fault; 4] =
+    [Fault::NoCheckAfterInsert, Fault::DeleteBeforeLow, Fault::ScanFromZero, Fault::ScanReadsLowOnce];
+/// With these faults the rows of an upload matter without its commit, or its stamp belongs to another upload too.
+const KEEP_UPLOADS: [Fault; 4] =
+    [Fault::VectorOfServer, Fault::StampWithoutRun, Fault::CommitBeforeRows, Fault::ReceivedBeforeCommit];
 
 impl World {
     pub fn reduced(mut self, rules: &Rules) -> Self {
-        if rules.fault.is_some_and(uses_more) {
-            return self;
-        }
+        let is_within = |faults: &[Fault]| rules.fault.is_some_and(|fault| faults.contains(&fault));
         let acknowledged = self.history.acknowledged();
-        for server in &mut self.servers {
+        for server in self.servers.iter_mut().filter(|_| !is_within(&KEEP_NUMBERS)) {
             // `receive` asks `uploaded` first, and `uploaded` only grows until the process ends; after that `received` includes it.
             server.known = server.known.without(server.uploaded);
             // A second acknowledgement changes nothing.
@@ -52,8 +41,12 @@ impl World {
         let received = self.database.received;
         self.database.late_received = self.database.late_received.without(received);
         self.reduce_snapshot(rules);
-        self.reduce_records();
-        self.reduce_uploads();
+        if !is_within(&KEEP_RECORDS) {
+            self.reduce_records();
+        }
+        if !is_within(&KEEP_UPLOADS) {
+            self.reduce_uploads();
+        }
         self
     }
 
@@ -129,11 +122,13 @@ impl World {
                         && same(cut.late_upto[place], one.stamp) == same(cut.late_upto[place], other.stamp)
                 })
         };
-        let is_finished =
-            |upload: &Upload| upload.commit == CommitRow::Committed && upload.applied == upload.content && !has_owner(upload);
+        let is_finished = |upload: &Upload| {
+            upload.commit == CommitRow::Committed && upload.applied == upload.content && !has_owner(upload)
+        };
         let mut merged: Vec<Upload> = Vec::with_capacity(database.uploads.len());
         for upload in database.uploads.drain(..) {
-            let earlier = merged.iter().position(|one| is_finished(one) && is_finished(&upload) && is_alike(one, &upload));
+            let earlier =
+                merged.iter().position(|one| is_finished(one) && is_finished(&upload) && is_alike(one, &upload));
             let mut upload = upload;
             if let Some(place) = earlier {
                 let one = merged.remove(place);

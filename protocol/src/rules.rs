@@ -14,7 +14,7 @@ pub enum Acknowledgement {
 pub enum Recovery {
     /// Discards what is not uploaded: the journal in the database has every acknowledged batch.
     Discard,
-    /// Goes on with it, and knows only the batches whose readings it still has.
+    /// Goes on with it, unless it missed a cut, and knows only the batches whose readings it still has.
     Keep,
 }
 
@@ -41,7 +41,7 @@ pub enum Fault {
     ReceivedBeforeCommit,
     /// A deletion writes `received` for batches that are only in the local store.
     ReceivedOfLocalStore,
-    /// A deletion has one phase: a server applies it without waiting until all servers wrote `received`.
+    /// A deletion has one phase: a server confirms it without waiting until all servers wrote `received`.
     OnePhaseDeletion,
     /// A scan begins at record 0, although records at the beginning were deleted.
     ScanFromZero,
@@ -55,18 +55,18 @@ pub enum Fault {
     ReaderIgnoresFence,
     /// A server whose run was fenced goes on to write `received` for its upload.
     ReceivedWithoutCheck,
-    /// `quorum`: a server that comes back still knows batches whose readings a cut removed.
-    NumbersSurviveCut,
+    /// `quorum`: a server that missed a cut goes on with what its local store has.
+    KeepAfterMissedCut,
     /// A snapshot keeps one newest stamp for each server instead of one for each run.
     VectorOfServer,
     /// Stamps do not contain the run: after the loss of a disk a stamp is used twice.
     StampWithoutRun,
     /// A deletion does not wait until fenced runs are adopted.
     DeletionIgnoresFenced,
-    /// A server applies a cut first and reads `received` after it.
-    CutBeforeReceived,
-    /// A server does not abandon the upload that it began before it applied a cut.
-    UploadSurvivesCut,
+    /// A server decides what a cut hides before it reads `received` again.
+    CloseBeforeReceived,
+    /// A server removes deleted readings from its local store instead of uploading them: their numbers are in no `received`.
+    CutLocalStore,
     /// A server raises the number of its first record after it deleted the records below.
     DeleteBeforeLow,
 }
@@ -90,12 +90,12 @@ impl Fault {
         Self::FencedCountsAsAdopted,
         Self::ReaderIgnoresFence,
         Self::ReceivedWithoutCheck,
-        Self::NumbersSurviveCut,
+        Self::KeepAfterMissedCut,
         Self::VectorOfServer,
         Self::StampWithoutRun,
         Self::DeletionIgnoresFenced,
-        Self::CutBeforeReceived,
-        Self::UploadSurvivesCut,
+        Self::CloseBeforeReceived,
+        Self::CutLocalStore,
         Self::DeleteBeforeLow,
     ];
 }
@@ -125,6 +125,6 @@ impl Rules {
 
     /// Whether the local store is empty after the end of a run.
     pub fn discards(&self) -> bool {
-        self.is_quorum() && self.recovery == Recovery::Discard && !self.has(Fault::NumbersSurviveCut)
+        self.is_quorum() && self.recovery == Recovery::Discard && !self.has(Fault::KeepAfterMissedCut)
     }
 }

@@ -25,8 +25,10 @@ pub enum CutProgress {
     Flushing(BatchSet),
     /// The database has the mark that the local store was flushed.
     Flushed,
-    /// The cut is durable in the local store, the write of `upto` is in flight.
-    Applied,
+    /// These batches arrived before the server read `received` again. They are not yet uploaded.
+    Closing(BatchSet),
+    /// They are uploaded, the write of `upto` is in flight.
+    Closed,
     Confirmed,
 }
 
@@ -138,9 +140,10 @@ impl Server {
         self.known = self.known.with(BatchSet::of([batch]));
     }
 
-    /// Whether the server may begin an upload: not between a cut's application and its `upto`.
+    /// Whether the server may begin an upload: not between the end of a cut's flush and its `upto`.
     pub fn may_upload(&self) -> bool {
-        self.is_serving() && self.upload.is_none() && !self.cuts.contains(&CutProgress::Applied)
+        let is_up = self.is_serving() || self.process == Process::Returning;
+        is_up && self.upload.is_none() && !self.cuts.contains(&CutProgress::Closed)
     }
 
     pub fn begin_upload(&mut self, source: UploadSource, stamp: Stamp, content: BatchSet) {
@@ -157,34 +160,14 @@ impl Server {
         Some(task.source)
     }
 
-    /// Returns an upload's block to the head. The rows that were written stay without a commit, or under a stamp that the cut hides.
-    pub fn abandon_upload(&mut self) {
-        self.head = self.local();
-        self.upload = None;
-        self.scan = None;
-    }
-
-    /// Rule 5, second phase: everything in the local store arrived before the cut is confirmed.
-    pub fn apply_cut(&mut self, cut: usize, covered: BatchSet, rules: &Rules) {
-        if !rules.has(Fault::UploadSurvivesCut) {
-            self.abandon_upload();
-        }
-        self.head = self.head.without(covered);
-        if self.process == Process::Returning && rules.is_quorum() && !rules.has(Fault::NumbersSurviveCut) {
-            self.known = self.head;
-        }
-        self.cuts[cut] = CutProgress::Applied;
-    }
-
     /// The end of the process: what was in memory is lost, the local store stays unless the rules discard it.
     pub fn stop(&mut self, rules: &Rules) {
-        let head = self.local();
-        let known = self.known;
+        let (head, known) = (self.local(), self.known);
         *self = Self::new(self.run);
         self.process = Process::Down;
         if !rules.discards() {
             self.head = head;
-            self.known = if rules.is_quorum() && !rules.has(Fault::NumbersSurviveCut) { head } else { known };
+            self.known = if rules.is_quorum() { head } else { known };
         }
     }
 
@@ -194,10 +177,10 @@ impl Server {
         self.known = BatchSet::EMPTY;
     }
 
-    /// Marks what is flushed; true if the mark for a cut is due.
+    /// Takes out of a flush what has left the local store; true if the flush has just ended.
     pub fn flush_progress(&mut self, cut: usize) -> bool {
         let local = self.local();
-        let CutProgress::Flushing(open) = &mut self.cuts[cut] else { return false };
+        let (CutProgress::Flushing(open) | CutProgress::Closing(open)) = &mut self.cuts[cut] else { return false };
         *open = open.common(local);
         open.is_empty()
     }

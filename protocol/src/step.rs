@@ -69,7 +69,7 @@ impl World {
             Action::BeginDeletion { .. }
             | Action::SeeCut { .. }
             | Action::ActivateCut { .. }
-            | Action::ApplyCut { .. }
+            | Action::CloseCut { .. }
             | Action::UptoApplied { .. }
             | Action::LateUptoApplied { .. } => self.perform_deletion(action, bounds, rules),
         }
@@ -188,7 +188,7 @@ impl World {
         let newest = self.newest_stamp(server, rules);
         let cuts = self.server(server).cuts;
         for (row, progress) in self.database.cuts.iter_mut().zip(cuts) {
-            if progress == CutProgress::Applied {
+            if progress == CutProgress::Closed {
                 let late = &mut row.late_upto[usize::from(server)];
                 *late = (*late).max(Some(newest));
             }
@@ -219,7 +219,7 @@ impl World {
         let (rows, received) = (self.database.cuts.clone(), self.database.received);
         let place = usize::from(server);
         let server = self.server_mut(server);
-        server.uploaded = received;
+        server.uploaded = server.uploaded.with(received);
         let mut has_missed = false;
         for (row, progress) in rows.iter().zip(&mut server.cuts) {
             *progress = match (row.upto[place], row.state) {
@@ -228,6 +228,10 @@ impl World {
                 (None, CutState::Active | CutState::Done) => CutProgress::Flushed,
             };
             has_missed |= *progress == CutProgress::Flushed;
+        }
+        if has_missed && rules.is_quorum() && !rules.has(Fault::KeepAfterMissedCut) {
+            // All that it acknowledged before is adopted by then; what it did not acknowledge may have arrived after the deletion.
+            server.lose_disk();
         }
         let is_returning = has_missed && !rules.has(Fault::UploadBeforeCuts);
         server.process = if is_returning { Process::Returning } else { Process::Serving };
@@ -382,7 +386,7 @@ impl World {
                     }
                 }
             }
-            Action::ApplyCut { server, cut } => self.apply_cut(server, cut, rules),
+            Action::CloseCut { server, cut } => self.close_cut(server, cut, rules),
             Action::UptoApplied { server, cut } => {
                 let newest = self.newest_stamp(server, rules);
                 let upto = &mut self.database.cuts[cut].upto[usize::from(server)];
@@ -390,10 +394,12 @@ impl World {
                 let received = self.database.received;
                 let server = self.server_mut(server);
                 server.cuts[cut] = CutProgress::Confirmed;
-                if rules.has(Fault::CutBeforeReceived) {
+                if rules.has(Fault::CloseBeforeReceived) {
                     server.uploaded = server.uploaded.with(received);
                 }
-                if server.process == Process::Returning && !server.cuts.contains(&CutProgress::Flushed) {
+                let is_open =
+                    |progress: &CutProgress| !matches!(progress, CutProgress::Unseen | CutProgress::Confirmed);
+                if server.process == Process::Returning && !server.cuts.iter().any(is_open) {
                     server.process = Process::Serving;
                 }
             }
@@ -418,11 +424,16 @@ impl World {
         }
     }
 
-    /// The mark of the first phase follows the last upload of what was in the local store.
+    /// The mark of the first phase, and the write of `upto`, follow the last upload of what was in the local store.
     fn mark_flushed(&mut self) {
         for cut in 0..self.database.cuts.len() {
-            for server in &mut self.servers {
-                if server.flush_progress(cut) {
+            for server in self.servers.iter_mut() {
+                if !server.flush_progress(cut) {
+                    continue;
+                }
+                if matches!(server.cuts[cut], CutProgress::Closing(_)) {
+                    server.cuts[cut] = CutProgress::Closed;
+                } else {
                     server.cuts[cut] = CutProgress::Flushed;
                     self.database.cuts[cut].flushed[usize::from(server.run.server)] = server.run.number + 1;
                 }
@@ -430,23 +441,22 @@ impl World {
         }
     }
 
-    fn apply_cut(&mut self, server: u8, cut: usize, rules: &Rules) {
-        if !rules.has(Fault::UploadSurvivesCut) {
-            self.leave_upload(server);
-        }
+    /// Second phase: what is in the local store now is uploaded, and the cut hides it.
+    fn close_cut(&mut self, server: u8, cut: usize, rules: &Rules) {
         let (covered, received) = (self.database.cuts[cut].covered, self.database.received);
         let changed = self.server_mut(server);
-        if !rules.has(Fault::CutBeforeReceived) {
+        if !rules.has(Fault::CloseBeforeReceived) {
             changed.uploaded = changed.uploaded.with(received);
         }
-        let removed = changed.local().common(covered);
-        let is_returning = changed.process == Process::Returning;
-        changed.apply_cut(cut, covered, rules);
-        let run = changed.run;
-        let is_late = !rules.is_quorum() && (is_returning || !self.database.is_alive(run));
-        if is_late {
+        if rules.has(Fault::CutLocalStore) {
+            changed.head = changed.local().without(covered);
+            changed.upload = None;
+        }
+        let local = changed.local();
+        changed.cuts[cut] = CutProgress::Closing(if rules.has(Fault::CutLocalStore) { BatchSet::EMPTY } else { local });
+        if changed.process == Process::Returning && !rules.is_quorum() {
             // What a fenced server received is treated as received before the deletion: it cannot know.
-            self.history.hideable = self.history.hideable.with(removed);
+            self.history.hideable = self.history.hideable.with(local.common(covered));
         }
     }
 

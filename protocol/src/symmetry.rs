@@ -105,7 +105,7 @@ fn server_sets(server: &mut Server, f: &mut impl FnMut(&mut BatchSet)) {
         f(&mut scan.found);
     }
     for progress in &mut server.cuts {
-        if let CutProgress::Flushing(open) = progress {
+        if let CutProgress::Flushing(open) | CutProgress::Closing(open) = progress {
             f(open);
         }
     }

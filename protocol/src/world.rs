@@ -178,7 +178,16 @@ impl World {
         let sizes = [own.head, own.known, own.uploaded, own.checked].map(|set| set.iter().count());
         let uploads = self.database.uploads.iter().filter(|upload| upload.server == server).count();
         let records = self.database.records.iter().filter(|record| record.run.server == server).count();
-        (own.run.number, own.process, runs, is_reader, sizes, uploads, records, self.waited.map(|bits| bits >> server & 1))
+        (
+            own.run.number,
+            own.process,
+            runs,
+            is_reader,
+            sizes,
+            uploads,
+            records,
+            self.waited.map(|bits| bits >> server & 1),
+        )
     }
 
     /// The same world up to the names of servers and of batches that the same deletions cover: fewer states to explore.
