@@ -14,8 +14,13 @@ const NO_BATCH: u8 = u8::MAX;
 /// With these faults a batch that is known, checked or acknowledged is not what the rules make of it.
 const KEEP_NUMBERS: [Fault; 3] = [Fault::NoCheckAfterInsert, Fault::AcknowledgeUnchecked, Fault::KeepAfterMissedCut];
 /// With these faults a record matters after it was deleted, or after its run was adopted.
-const KEEP_RECORDS: [Fault; 4] =
-    [Fault::NoCheckAfterInsert, Fault::DeleteBeforeLow, Fault::ScanFromZero, Fault::ScanReadsLowOnce];
+const KEEP_RECORDS: [Fault; 5] = [
+    Fault::NoCheckAfterInsert,
+    Fault::DeleteBeforeLow,
+    Fault::ScanFromZero,
+    Fault::ScanReadsLowOnce,
+    Fault::AdoptIntoLocalStore,
+];
 /// With these faults the rows of an upload matter without its commit, or its stamp belongs to another upload too.
 const KEEP_UPLOADS: [Fault; 4] =
     [Fault::VectorOfServer, Fault::StampWithoutRun, Fault::CommitBeforeRows, Fault::ReceivedBeforeCommit];

@@ -69,10 +69,12 @@ pub enum Fault {
     CutLocalStore,
     /// A server raises the number of its first record after it deleted the records below.
     DeleteBeforeLow,
+    /// A server appends what it adopts to its own local store and journal, instead of uploading it at once.
+    AdoptIntoLocalStore,
 }
 
 impl Fault {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::NoCheckAfterInsert,
         Self::CommitBeforeRows,
         Self::VectorBeforeLocalPart,
@@ -97,6 +99,7 @@ impl Fault {
         Self::CloseBeforeReceived,
         Self::CutLocalStore,
         Self::DeleteBeforeLow,
+        Self::AdoptIntoLocalStore,
     ];
 }
 

@@ -260,11 +260,32 @@ impl World {
             return;
         }
         let content = scan.found.without(self.server(server).uploaded);
+        if rules.has(Fault::AdoptIntoLocalStore) && row.state == RunState::Fenced {
+            self.append_adopted(server, scan, content);
+            return;
+        }
         if row.state == RunState::Fenced && content.is_empty() {
             self.mark_adopted(scan.run);
         } else if row.state == RunState::Fenced {
             self.begin_upload(server, UploadSource::Journal(scan.run), content, rules);
         }
+    }
+
+    /// The fault: the batches become the adopter's own, and the run counts as adopted when its check would allow to acknowledge them.
+    fn append_adopted(&mut self, server: u8, scan: JournalScan, content: BatchSet) {
+        let run = self.server(server).run;
+        let own = BatchSet::of(self.database.records_of(run).map(|record| record.batch));
+        let present = self.database.records_of(run).filter(|record| record.state == RecordState::Present);
+        let present = BatchSet::of(present.map(|record| record.batch));
+        if content.is_within(present) && self.database.is_alive(run) {
+            self.mark_adopted(scan.run);
+            return;
+        }
+        for batch in content.without(own).iter() {
+            self.server_mut(server).append(batch);
+            self.database.begin_record(run, batch);
+        }
+        self.server_mut(server).scan = Some(scan);
     }
 
     fn mark_adopted(&mut self, run: RunId) {
