@@ -45,3 +45,21 @@ impl Agent {
         self.waiting.is_empty() && self.unacknowledged.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_bounds_what_is_unacknowledged_and_a_crash_loses_only_that() {
+        let mut agent = Agent::new(BatchSet::of(0..4), 2, 0);
+        assert_eq!([agent.send_next(), agent.send_next(), agent.send_next()], [Some(0), Some(1), None]);
+        agent.acknowledged(0);
+        assert_eq!(agent.send_next(), Some(2));
+        assert_eq!(agent.send_again(1), BatchSet::of([1, 2]));
+        agent.crash();
+        assert_eq!((agent.send_next(), agent.is_done()), (Some(3), false));
+        agent.acknowledged(3);
+        assert!(agent.is_done());
+    }
+}

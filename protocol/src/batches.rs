@@ -54,3 +54,19 @@ impl std::fmt::Debug for BatchSet {
         f.debug_set().entries(self.iter()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_have_the_operations_of_sets() {
+        let (low, high) = (BatchSet::of([0, 1, 2]), BatchSet::of([2, 31]));
+        assert_eq!(low.with(high), BatchSet::of([0, 1, 2, 31]));
+        assert_eq!(low.without(high), BatchSet::of([0, 1]));
+        assert_eq!(low.common(high).iter().collect::<Vec<_>>(), [2]);
+        assert!(low.common(high).is_within(high) && !low.is_within(high) && BatchSet::EMPTY.is_within(low));
+        assert_eq!(low.exchanged(0, 31), BatchSet::of([1, 2, 31]));
+        assert_eq!(low.exchanged(0, 1), low);
+    }
+}

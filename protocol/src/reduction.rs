@@ -103,6 +103,9 @@ impl World {
             let server = &servers[usize::from(upload.server)];
             server.process != Process::Down && server.upload.is_some_and(|task| task.stamp == upload.stamp)
         };
+        if database.uploads.is_empty() {
+            return;
+        }
         // Rows without a commit stay invisible if no later upload of the same run is committed.
         let uploads = database.uploads.clone();
         let is_visible_later = |upload: &Upload| {
@@ -112,7 +115,7 @@ impl World {
                 || Self::is_running(servers, RunId { server: upload.server, number: upload.stamp.run })
         };
         database.uploads.retain(|upload| is_visible_later(upload));
-        if snapshot.as_ref().is_some_and(|snapshot| snapshot.vector.is_some()) {
+        if database.uploads.len() < 2 || snapshot.as_ref().is_some_and(|snapshot| snapshot.vector.is_some()) {
             return;
         }
         // Committed uploads of a server that all cuts treat alike are one: a later vector includes them, a later `upto` is not less.

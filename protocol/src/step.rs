@@ -220,21 +220,27 @@ impl World {
         let place = usize::from(server);
         let server = self.server_mut(server);
         server.uploaded = server.uploaded.with(received);
-        let mut has_missed = false;
+        let (mut has_missed, mut missed) = (false, BatchSet::EMPTY);
         for (row, progress) in rows.iter().zip(&mut server.cuts) {
             *progress = match (row.upto[place], row.state) {
                 (Some(_), _) => CutProgress::Confirmed,
                 (None, CutState::Pending) => CutProgress::Unseen,
                 (None, CutState::Active | CutState::Done) => CutProgress::Flushed,
             };
-            has_missed |= *progress == CutProgress::Flushed;
+            if *progress == CutProgress::Flushed {
+                has_missed = true;
+                missed = missed.with(row.covered);
+            }
         }
+        // Mode `journal`: what a fenced server received is treated as received before the deletion; it cannot know.
+        let hidden = if rules.is_quorum() { BatchSet::EMPTY } else { server.local().common(missed) };
         if has_missed && rules.is_quorum() && !rules.has(Fault::KeepAfterMissedCut) {
             // All that it acknowledged before is adopted by then; what it did not acknowledge may have arrived after the deletion.
             server.lose_disk();
         }
         let is_returning = has_missed && !rules.has(Fault::UploadBeforeCuts);
         server.process = if is_returning { Process::Returning } else { Process::Serving };
+        self.history.hideable = self.history.hideable.with(hidden);
     }
 
     fn begin_scan(&mut self, server: u8, run: RunId, rules: &Rules) {
@@ -475,10 +481,6 @@ impl World {
         }
         let local = changed.local();
         changed.cuts[cut] = CutProgress::Closing(if rules.has(Fault::CutLocalStore) { BatchSet::EMPTY } else { local });
-        if changed.process == Process::Returning && !rules.is_quorum() {
-            // What a fenced server received is treated as received before the deletion: it cannot know.
-            self.history.hideable = self.history.hideable.with(local.common(covered));
-        }
     }
 
     fn return_deletion(&mut self, cut: usize) {

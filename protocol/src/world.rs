@@ -1,15 +1,17 @@
 //! The whole system in one value: servers, database, a snapshot, and the history that the invariants need.
 
 use crate::batches::BatchSet;
-use crate::database::{CutState, Database, RunState, SERVERS_MAX};
+use crate::database::{CutState, Database, RunId, RunState, SERVERS_MAX};
 use crate::rules::{Acknowledgement, Fault, Rules};
-use crate::server::{CUTS_MAX, Server};
+use crate::server::{CUTS_MAX, Process, Server};
 use crate::snapshot::SnapshotTask;
 
 /// What is explored: sizes, and how often each disturbance may occur. Messages may be repeated, delayed and reordered without a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub servers: u8,
+    /// How many of the servers have no run at the beginning, and may join.
+    pub joins: u8,
     pub batches: u8,
     /// The batches that each deletion covers.
     pub cuts: Vec<BatchSet>,
@@ -105,7 +107,13 @@ pub struct World {
 impl World {
     pub fn new(bounds: &Bounds) -> Self {
         let mut database = Database::default();
-        let servers = (0..bounds.servers).map(|server| Server::new(database.claim(server, RunState::Alive))).collect();
+        let server = |name: u8| {
+            if name < bounds.servers - bounds.joins {
+                return Server::new(database.claim(name, RunState::Alive));
+            }
+            Server { process: Process::Down, ..Server::new(RunId { server: name, number: u8::MAX }) }
+        };
+        let servers = (0..bounds.servers).map(server).collect();
         Self {
             servers,
             database,

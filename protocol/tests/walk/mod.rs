@@ -58,6 +58,7 @@ impl Walk {
         let cut = |random: &mut Random| BatchSet::of((0..batches).filter(|_| random.chance(50)));
         let bounds = Bounds {
             servers: random.within(2, SERVERS_MAX as u64 + 1) as u8,
+            joins: random.below(2) as u8,
             batches,
             cuts: (0..cuts).map(|_| cut(&mut random)).collect(),
             crashes: random.below(7) as u8,
