@@ -59,7 +59,8 @@ fn walks_find_faults() {
         Fault::ScanFromZero,
     ];
     for fault in faults {
-        let found = (0..2000).find_map(|seed| Walk::new(seed, Some(fault)).run().err().map(|text| (seed, text)));
+        let broken = |seed| Walk::new(seed, Some(fault)).run().err().filter(|text| !text.starts_with("no end"));
+        let found = (0..2000).find_map(|seed| broken(seed).map(|text| (seed, text)));
         let (seed, text) = found.unwrap_or_else(|| panic!("no walk found {fault:?}"));
         println!("{fault:?}: seed {seed}: {}", text.chars().take(100).collect::<String>());
     }
