@@ -84,7 +84,7 @@ pub enum CutState {
     Done,
 }
 
-/// A deletion.
+/// A deletion as the servers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CutRow {
     pub covered: BatchSet,
@@ -117,7 +117,7 @@ impl CutRow {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vector {
     newest: Vec<(u8, Stamp)>,
-    /// Runs are not told apart: a fault.
+    /// The runs of a server are one: a fault.
     is_of_servers: bool,
 }
 
@@ -138,7 +138,7 @@ impl Vector {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Database {
-    /// Sorted by id.
+    /// The runs of all servers, sorted by id.
     pub runs: Vec<RunRow>,
     /// Sorted by run and number.
     pub records: Vec<JournalRecord>,

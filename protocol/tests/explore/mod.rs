@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use stateright::{Checker, Model, Property};
 use wholegrain_protocol::{Acknowledgement, Action, BatchSet, Bounds, Fault, Invariant, Recovery, Rules, World};
 
-/// What is explored.
+/// A system to explore, and its rules.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub rules: Rules,
@@ -144,7 +144,7 @@ pub struct Counterexample {
 
 #[derive(Clone, Debug)]
 pub struct Exploration {
-    /// Distinct worlds.
+    /// The number of distinct worlds.
     pub worlds: usize,
     /// Worlds generated, repetitions included.
     pub steps: usize,

@@ -14,7 +14,7 @@ const QUIET_STEPS_MAX: usize = 20_000;
 const MESSAGES_MAX: usize = 64;
 
 /// A snapshot that was taken, to be compared with what it shows later.
-struct TakenSnapshot {
+struct SnapshotRecord {
     vector: Vector,
     cuts: Vec<CutRow>,
     shown: BatchSet,
@@ -30,7 +30,7 @@ pub struct Walk {
     publishes: Vec<(u8, u8)>,
     acknowledgements: Vec<u8>,
     pinned: BatchSet,
-    taken: Vec<TakenSnapshot>,
+    taken: Vec<SnapshotRecord>,
     pub trace: Vec<Action>,
 }
 
@@ -220,7 +220,7 @@ impl Walk {
         };
         let shown = self.world.database.visible(&read).0.with(self.pinned);
         let cuts = self.world.database.cuts.clone();
-        self.taken.push(TakenSnapshot { vector: read, cuts, shown });
+        self.taken.push(SnapshotRecord { vector: read, cuts, shown });
     }
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
