@@ -121,7 +121,7 @@ fn run_with(
     Ok(())
 }
 
-/// Opens the store in Cassandra that takes over what the local store seals, if there is one.
+/// Opens the store in Cassandra that adopts what the local store seals, if there is one.
 fn open_cassandra(config: &ServerConfig, store: &Store) -> anyhow::Result<Option<CassandraStore>> {
     let Some(settings) = &config.cassandra else { return Ok(None) };
     let opened = CassandraStore::open(settings.load()?, store.clone()).context("store.cassandra")?;

@@ -58,7 +58,7 @@ pub struct StoreConfig {
     pub clock: Clock,
     /// Whether threads seal, merge and apply the retention; without them these run when they are called, as in a simulation.
     pub background: bool,
-    /// Whether another store takes over sealed blocks ([`crate::Store::first_block`]). Then blocks are neither merged nor downsampled, and sensors do not
+    /// Whether another store adopts sealed blocks ([`crate::Store::first_block`]). Then blocks are neither merged nor downsampled, and sensors do not
     /// expire.
     pub hands_over: bool,
 }

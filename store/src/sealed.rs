@@ -1,4 +1,4 @@
-//! Sealed blocks for another store, which takes over their readings and then releases them.
+//! Sealed blocks for another store, which adopts their readings; then they are released.
 
 use std::sync::Arc;
 

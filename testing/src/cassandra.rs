@@ -16,7 +16,6 @@ use crate::{Process, checkout, free_port};
 /// The longest time that a node may take to start; 5 s on a machine without other work.
 const START_MAX: Duration = Duration::from_secs(240);
 
-/// A running cluster.
 pub struct CassandraCluster {
     folder: tempfile::TempDir,
     nodes: Vec<CassandraNode>,

@@ -37,6 +37,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "wholegrain ctl plugin",
         "this machine's agent has no plug-in; the agent's plugins.rs has them",
     ),
+    ("docs/scale-out.md", "wholegrain init --cassandra", "needs a Cassandra; cassandra.rs has it"),
     ("docs/demonstration.md", "wholegrain up --demo", "is what this test has started"),
     ("docs/devices.md", "wholegrain query --job`", "names the option"),
     ("docs/import-export.md", "wholegrain import`", "names the command"),

@@ -54,7 +54,7 @@ pub(super) const PROMETHEUS_IN_MEMORY_MAX: usize = 4;
 /// The state that all requests share.
 pub(crate) struct Api {
     pub store: Store,
-    /// What takes over the sealed readings of the store, if they go to Cassandra.
+    /// What adopts the sealed readings of the store, if they go to Cassandra.
     pub cassandra: Option<CassandraStore>,
     /// Stored and computed sensors.
     pub space: Space,

@@ -38,7 +38,6 @@ pub struct CassandraConfig {
     /// Addresses of some nodes, each `host` or `host:port`.
     pub contact_points: Vec<String>,
     pub keyspace: String,
-    /// User and password.
     pub credentials: Option<(String, String)>,
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Nodes of this data centre are asked; `None`: any node.

@@ -22,7 +22,6 @@ use crate::view::{Cut, SharedView};
 pub(crate) struct ChunkReader {
     pub session: Arc<CassandraSession>,
     pub handle: Handle,
-    /// Knows the sensors.
     pub local: Store,
     pub shard_levels: u8,
     pub extents: ExtentCache,

@@ -46,7 +46,6 @@ impl Stamps {
         self.0.fetch_max(above, Ordering::Relaxed);
     }
 
-    /// The next number.
     fn next(&self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
@@ -94,7 +93,6 @@ struct UploadCounters {
 pub struct UploadStats {
     pub blocks: u64,
     pub rows: u64,
-    /// Readings including gaps.
     pub readings: u64,
     /// Bytes of the chunks, before Cassandra compresses them.
     pub bytes: u64,
@@ -170,7 +168,6 @@ impl CassandraStore {
         Ok(store)
     }
 
-    /// The local store.
     pub fn local(&self) -> &Store {
         &self.0.shared.local
     }
@@ -194,7 +191,6 @@ impl CassandraStore {
         self.0.shared.count(deletion, local)
     }
 
-    /// Counts of uploads.
     pub fn upload_stats(&self) -> UploadStats {
         let counters = &self.0.shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -66,7 +66,6 @@ impl SharedView {
     }
 }
 
-/// Reads all deletions.
 pub(crate) async fn read_cuts(session: &CassandraSession) -> Result<Vec<Cut>, StoreError> {
     let doing = "reading the deletions";
     let text = "SELECT id, server, patterns, from_time, to_time, stamp FROM $.cuts WHERE k = 0";

@@ -67,7 +67,7 @@ impl Store {
         block.is_current(&self.engine().files)
     }
 
-    /// Removes a block that another store has taken over. `false`, and nothing changed, if it was replaced since it was taken, as by a deletion.
+    /// Removes a block that another store has adopted. `false`, and nothing changed, if it was replaced since it was taken, as by a deletion.
     /// Results that were computed from its readings stay valid.
     pub fn release_block(&self, block: &SealedBlock) -> Result<bool, StoreError> {
         block.release(&self.engine().files)
