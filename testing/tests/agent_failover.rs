@@ -3,6 +3,7 @@
 //! Each server has a store of its own here: what both have was sent to both.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::Command;
 
 use wholegrain_testing::probe::{CounterSample, assert_unbroken, now_ns};
@@ -14,7 +15,8 @@ const NAME: &str = "probe";
 struct Server {
     folder: &'static str,
     client: &'static str,
-    mqtt_port: u16,
+    /// Where agents connect to.
+    address: SocketAddr,
 }
 
 /// An installation with two servers of the same authority, and an agent of both.
@@ -24,28 +26,37 @@ struct Pair {
 }
 
 impl Pair {
-    /// The agent has these further settings in `[mqtt]`.
+    /// The agent has a list of both servers, and these further settings in `[mqtt]`.
     fn new(settings: &str) -> Self {
-        let site = Site::new();
-        let (mqtt_port, http_port) = (free_port(), free_port());
+        let second = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let urls = |servers: &[Server; 2]| {
+            let urls = servers.each_ref().map(|server| format!("\"mqtts://{}\"", server.address)).join(", ");
+            format!("urls = [{urls}]")
+        };
+        Self::with(Site::new(), second, urls, settings)
+    }
+
+    /// The second server is at `second`; `urls` returns the agent's setting.
+    fn with(site: Site, second: SocketAddr, urls: impl Fn(&[Server; 2]) -> String, settings: &str) -> Self {
+        let http_port = free_port();
         std::fs::create_dir(site.path("server2")).expect("a folder");
         for file in ["server.pem", "server.key", "passwords", "tokens", "server.toml"] {
             std::fs::copy(site.path("server").join(file), site.path("server2").join(file)).expect("a copy");
         }
-        site.set("server2/server.toml", "mqtt", "tls_listen", &format!("\"127.0.0.1:{mqtt_port}\""));
+        site.set("server2/server.toml", "mqtt", "tls_listen", &format!("\"{second}\""));
         site.set("server2/server.toml", "http", "listen", &format!("\"127.0.0.1:{http_port}\""));
         std::fs::copy(site.path("client.toml"), site.path("client2.toml")).expect("a copy");
         site.set("client2.toml", "", "url", &format!("\"https://127.0.0.1:{http_port}\""));
         let servers = [
-            Server { folder: "server", client: "client.toml", mqtt_port: site.mqtt_port },
-            Server { folder: "server2", client: "client2.toml", mqtt_port },
+            Server { folder: "server", client: "client.toml", address: ([127, 0, 0, 1], site.mqtt_port).into() },
+            Server { folder: "server2", client: "client2.toml", address: second },
         ];
         let (certificate, key) = site.agent_certificate(NAME);
-        let urls = servers.each_ref().map(|server| format!("\"mqtts://127.0.0.1:{}\"", server.mqtt_port)).join(", ");
         let config = format!(
-            "name = \"{NAME}\"\n[mqtt]\nurls = [{urls}]\nca = {:?}\ncert = {certificate:?}\nkey = {key:?}\nsend_interval = \"100ms\"\n\
+            "name = \"{NAME}\"\n[mqtt]\n{}\nca = {:?}\ncert = {certificate:?}\nkey = {key:?}\nsend_interval = \"100ms\"\n\
              {settings}\n[spool]\ndir = \"spool\"\n[api]\nsocket = \"agent.sock\"\n\
              [sources.tester]\nsensors = 50\nshape = \"counter\"\namplitude = 1\ninterval = \"10ms\"\n",
+            urls(&servers),
             site.path("ca.pem"),
         );
         std::fs::write(site.path("agent.toml"), config).expect("a writable folder");
@@ -53,7 +64,10 @@ impl Pair {
     }
 
     fn start_agent(&self) -> Process {
-        let mut command = Command::new(program("wholegrain-agent"));
+        self.start_agent_by(Command::new(program("wholegrain-agent")))
+    }
+
+    fn start_agent_by(&self, mut command: Command) -> Process {
         Process::start(command.arg("--config").arg(self.site.path("agent.toml")), &self.site.path("agent.log"))
     }
 
@@ -92,16 +106,15 @@ impl Pair {
     /// The server to which the agent is connected.
     fn used(&self) -> Option<usize> {
         let status = self.status();
-        let url = status["server"]["url"].as_str().filter(|_| status["server"]["state"] == "connected")?;
-        self.servers.iter().position(|server| url.ends_with(&format!(":{}", server.mqtt_port)))
+        let address = status["server"]["address"].as_str()?;
+        self.servers.iter().position(|server| server.address.to_string() == address)
     }
 
     /// The first in the agent's order.
     fn preferred(&self) -> usize {
         let status = self.status();
-        let url = status["server"]["candidates"][0]["url"].as_str().expect("several candidates").to_owned();
-        let is_it = |server: &Server| url.ends_with(&format!(":{}", server.mqtt_port));
-        self.servers.iter().position(is_it).expect("one of the two")
+        let address = status["server"]["candidates"][0]["address"].as_str().expect("several candidates");
+        self.servers.iter().position(|server| server.address.to_string() == address).expect("one of the two")
     }
 
     /// The samples of one sensor that a running server has.
@@ -266,4 +279,33 @@ fn a_server_that_only_stores_slowly_keeps_its_agents() {
     assert_eq!((pair.used(), status["reconnects"].as_u64()), (used, Some(0)), "{status}");
     drop(agent);
     servers.iter_mut().for_each(Process::kill);
+}
+
+#[test]
+fn each_address_of_a_name_is_a_server_of_its_own() {
+    let site = Site::new();
+    let (port, second) = (site.mqtt_port, SocketAddr::from(([127, 0, 0, 2], site.mqtt_port)));
+    // The certificate of both is for this name.
+    let url = |_: &[Server; 2]| format!("url = \"mqtts://localhost:{port}\"");
+    let pair = Pair::with(site, second, url, "return_interval = \"1s\"");
+    let hosts = pair.site.path("hosts");
+    std::fs::write(&hosts, "127.0.0.1 localhost\n127.0.0.2 localhost\n").expect("a writable folder");
+    let mut servers = [0, 1].map(|index| pair.start_server(index));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]);
+    command.arg(&hosts).arg(program("wholegrain-agent"));
+    let agent = pair.start_agent_by(command);
+    wait_until("a connection", || pair.used().is_some());
+    let preferred = pair.preferred();
+    wait_until("readings", || pair.used() == Some(preferred) && pair.has_later_than(preferred, 0));
+    servers[preferred].kill();
+    let killed = now_ns();
+    wait_until("readings at the other address", || pair.has_later_than(1 - preferred, killed));
+    // The name has only the address of the lost server now: the agent leaves the other one, although it works, once this one is back.
+    std::fs::write(&hosts, format!("{} localhost\n", pair.servers[preferred].address.ip())).expect("a writable file");
+    servers[preferred] = pair.start_server(preferred);
+    wait_until("the address that is left", || pair.used() == Some(preferred));
+    wait_until("a single candidate", || pair.status()["server"]["candidates"].is_null());
+    pair.stop_and_check(agent);
+    assert!(servers.iter_mut().all(|server| server.stop().success()));
 }

@@ -12,7 +12,6 @@ pub const SERVERS_MAX: usize = 64;
 /// A server as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerUrl {
-    /// As written.
     pub text: String,
     pub address: Address,
 }

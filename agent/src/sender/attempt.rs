@@ -48,7 +48,6 @@ pub struct ConnectPlan {
     pub recent: Duration,
     /// Without URL, address and the timeouts that depend on the number of candidates.
     pub client: ClientConfig,
-    /// As configured.
     pub connect_timeout: Option<Duration>,
     pub answer_timeout: Duration,
 }

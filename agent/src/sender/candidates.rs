@@ -2,7 +2,7 @@
 //!
 //! Rendezvous hashing (highest random weight; Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): the weight of a
 //! candidate is a hash of the agent's name with the candidate's. Agents spread evenly over the candidates, and if one is removed, only its agents move,
-//! evenly to all others. The hash is fixed, so that other programs can compute it: docs/operation.md describes it.
+//! evenly to all others. The hash is fixed, so that other programs can compute it: docs/several-servers.md describes it.
 //!
 //! No I/O: the addresses of names come from the caller.
 

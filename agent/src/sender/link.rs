@@ -83,7 +83,7 @@ struct ServerInUse {
 
 enum ReturnPhase {
     Trying(ConnectAttempt),
-    /// Until this time.
+    /// It waits until this time.
     Finishing(ConnectedClient, Instant),
 }
 
