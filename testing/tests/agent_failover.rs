@@ -183,7 +183,8 @@ fn a_killed_server_loses_nothing_and_the_other_one_gets_the_rest() {
 
 #[test]
 fn a_server_that_stops_without_a_reset_is_left_and_returned_to_when_it_answers() {
-    let pair = Pair::new("return_interval = \"1s\"\nanswer_timeout = \"1s\"\nconnect_timeout = \"1s\"");
+    let times = "return_interval = \"1s\"\nanswer_timeout = \"1s\"\nconnect_timeout = \"1s\"\nkeep_alive = \"10min\"";
+    let pair = Pair::new(times);
     let mut servers = [0, 1].map(|index| pair.start_server(index));
     let agent = pair.start_agent();
     wait_until("a connection", || pair.used().is_some());
@@ -195,6 +196,7 @@ fn a_server_that_stops_without_a_reset_is_left_and_returned_to_when_it_answers()
     wait_until("readings at the other server", || pair.has_later_than(1 - preferred, stopped));
     let status = pair.status();
     assert!(status["server"]["reason"].as_str().is_some_and(|why| why.contains("number 2 of 2")), "{status}");
+    assert!(agent.log().contains("did not answer a ping within"), "{}", agent.log());
     let later = now_ns();
     wait_until("more readings there, beside attempts to return", || pair.has_later_than(1 - preferred, later));
     servers[preferred].signal(libc::SIGCONT);

@@ -77,9 +77,10 @@ impl MqttConfig {
         self.servers.iter().any(|server| server.address.tls)
     }
 
-    /// Whether another configuration differs at most in the list of servers and the time of returns, so that a connection can stay.
+    /// Whether another configuration differs at most in the list of servers and the choice among them, so that a connection can stay.
     pub fn is_same_connection(&self, other: &Self) -> bool {
-        let theirs = Self { servers: self.servers.clone(), return_interval: self.return_interval, ..other.clone() };
+        let Self { servers, answer_timeout, return_interval, .. } = self.clone();
+        let theirs = Self { servers, answer_timeout, return_interval, ..other.clone() };
         self.uses_tls() == other.uses_tls() && *self == theirs
     }
 }

@@ -346,7 +346,8 @@ fn only_the_list_of_servers_changes_without_another_connection() {
         ("urls = [\"mqtt://b\", \"mqtt://c\"]", true),
         ("url = \"mqtt://a\"", true),
         ("url = \"mqtt://a\"\nuser = \"u\"", false),
-        ("url = \"mqtt://a\"\nanswer_timeout = \"9s\"", false),
+        ("url = \"mqtt://a\"\nanswer_timeout = \"9s\"", true),
+        ("url = \"mqtt://a\"\nconnect_timeout = \"9s\"", false),
     ] {
         let new = mqtt(new);
         assert!(*old != *new, "a reload has to apply it");

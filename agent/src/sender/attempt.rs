@@ -46,10 +46,9 @@ pub struct ConnectPlan {
     pub failures: FailureTable,
     /// How long a failed candidate comes after the others.
     pub recent: Duration,
-    /// Without URL, address and the timeouts that depend on the number of candidates.
+    /// Without URL, address and connect timeout.
     pub client: ClientConfig,
     pub connect_timeout: Option<Duration>,
-    pub answer_timeout: Duration,
 }
 
 /// A client that the server has accepted.
@@ -170,8 +169,6 @@ impl ConnectPlan {
             url: candidate.url.clone(),
             address: Some(candidate.address),
             connect_timeout: self.connect_timeout.unwrap_or(default),
-            // With one candidate there is nothing better than to wait for it.
-            answer_timeout: (!is_single).then_some(self.answer_timeout),
             ..self.client.clone()
         }
     }
@@ -213,7 +210,6 @@ mod tests {
             recent: Duration::from_secs(60),
             client: ClientConfig { client_id: "n1".into(), ..ClientConfig::default() },
             connect_timeout: None,
-            answer_timeout: Duration::from_secs(3),
         }
     }
 

@@ -84,7 +84,7 @@ struct ServerInUse {
 enum ReturnPhase {
     Trying(ConnectAttempt),
     /// It waits until this time.
-    Finishing(ConnectedClient, Instant),
+    Finishing(Box<ConnectedClient>, Instant),
 }
 
 impl ServerLink {
@@ -198,12 +198,12 @@ impl ServerLink {
                 if let Ok(outcome) = outcome {
                     (self.table, self.failures) = (outcome.table, outcome.failures);
                     if let Some(client) = outcome.connected {
-                        server.returning = Some(ReturnPhase::Finishing(client, now + FINISH_TIMEOUT));
+                        server.returning = Some(ReturnPhase::Finishing(Box::new(client), now + FINISH_TIMEOUT));
                     } else {
                         tracing::debug!("stays with its server: {}", outcome.problem);
                     }
                 }
-                self.schedule_return();
+                self.follow_candidates();
                 self.publish_status("connected", None);
             }
             Some(ReturnPhase::Finishing(client, _)) if server.connection.flight.is_empty() => {
@@ -231,15 +231,19 @@ impl ServerLink {
             Ok(attempt) => (server.returning, server.return_at) = (Some(ReturnPhase::Trying(attempt)), None),
             Err(error) => {
                 tracing::debug!("cannot start a thread to connect: {error}");
-                self.schedule_return();
+                self.follow_candidates();
             }
         }
     }
 
-    /// Sets the time of the next attempt to return, if there is a preferred server or a name whose addresses may change.
-    fn schedule_return(&mut self) {
+    /// Sets what depends on the candidates: when a silent server is left, and the time of the next attempt to return, if there is a preferred server or a
+    /// name whose addresses may change.
+    fn follow_candidates(&mut self) {
         let candidates = self.table.candidates(&self.context.identity.name);
         let LinkPhase::Connected(server) = &mut self.phase else { return };
+        // With one candidate there is nothing better than to wait for it.
+        let answer_timeout = (candidates.len() > 1).then(|| self.config.answer_timeout.duration());
+        server.connection.client.set_answer_timeout(answer_timeout);
         let schedule = ReturnSchedule::new(self.config.return_interval.duration(), &self.context.identity.name);
         let is_preferred = candidates.first() == self.used.as_ref();
         server.return_at = (!is_preferred || self.table.has_names())
@@ -255,7 +259,7 @@ impl ServerLink {
             tracing::debug!("{error}");
         }
         match server.returning {
-            Some(ReturnPhase::Finishing(client, _)) => self.connected(client, true),
+            Some(ReturnPhase::Finishing(client, _)) => self.connected(*client, true),
             _ => self.connect(),
         }
     }
@@ -263,11 +267,8 @@ impl ServerLink {
     /// Handles a request for a schema that is not in memory: it may be in the spool behind the batches that need it. If it is lost, these batches can
     /// never be read, and the server would wait for it for ever with everything behind them.
     fn find_missing_schema(&mut self, hash: SchemaHash, queue: &mut SendQueue) {
-        // Not its fault: the same server is connected to again.
-        self.records.note_change();
-        if let LinkPhase::Connected(server) = &mut self.phase {
-            server.connection.give_back(queue);
-        }
+        // Not its fault: it is connected to again.
+        self.end_connection(queue);
         self.pause(&format!("the server asks for schema {hash}, which is not in memory"));
         match queue.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
             Some(schema) => queue.remember(&schema),
@@ -340,7 +341,7 @@ impl ServerLink {
         let connection = OpenConnection::new(client);
         self.phase =
             LinkPhase::Connected(Box::new(ServerInUse { connection, return_at: None, returning: None, is_return }));
-        self.schedule_return();
+        self.follow_candidates();
         self.publish_status("connected", None);
         let status = self.context.status.link();
         let reason = status.reason.map_or(String::new(), |reason| format!(": {reason}"));
@@ -349,14 +350,12 @@ impl ServerLink {
 
     /// The server closed the connection. With MQTT 3.1.1 that is its only way to refuse a message. A server that only gives no answer refuses nothing.
     fn closed_by_server(&mut self, why: &str, queue: &mut SendQueue) {
-        if let (LinkPhase::Connected(server), Version::V311) = (&mut self.phase, self.config.version) {
+        if let (LinkPhase::Connected(server), Version::V311) = (&self.phase, self.config.version) {
             let (schemas, is_alone) = server.connection.unanswered();
             if self.holds.unanswered(&schemas, is_alone, Instant::now()) {
                 // The server works, and the group that it refuses waits on its own: the other groups must not wait longer for each refused one.
-                let lasted = server.connection.since.elapsed() >= GOOD_AFTER;
-                self.failed_rounds = if lasted { 0 } else { self.failed_rounds.min(1) };
-                self.records.note_change();
-                server.connection.give_back(queue);
+                self.failed_rounds = self.failed_rounds.min(1);
+                self.end_connection(queue);
                 self.pause(why);
                 return;
             }
@@ -364,16 +363,22 @@ impl ServerLink {
         self.lost_server(why, queue);
     }
 
-    /// The connection ended: everything in flight is unsent again, and the next candidate is tried at once, unless all were lost in a row.
-    fn lost_server(&mut self, why: &str, queue: &mut SendQueue) {
+    /// Everything in flight is unsent again.
+    fn end_connection(&mut self, queue: &mut SendQueue) -> Option<Box<ServerInUse>> {
         self.records.note_change();
         let phase = std::mem::replace(&mut self.phase, LinkPhase::Waiting(Instant::now()));
-        let LinkPhase::Connected(mut server) = phase else { return self.pause(why) };
+        let LinkPhase::Connected(mut server) = phase else { return None };
         server.connection.give_back(queue);
-        let lasted = server.connection.since.elapsed();
-        if lasted >= GOOD_AFTER {
+        if server.connection.since.elapsed() >= GOOD_AFTER {
             (self.failed_rounds, self.lost) = (0, 0);
         }
+        Some(server)
+    }
+
+    /// The connection is lost: the next candidate is tried at once, unless all were lost in a row.
+    fn lost_server(&mut self, why: &str, queue: &mut SendQueue) {
+        let Some(mut server) = self.end_connection(queue) else { return self.pause(why) };
+        let lasted = server.connection.since.elapsed();
         if lasted >= self.config.return_interval.duration() {
             self.vain_returns = 0;
         } else if server.is_return {
@@ -424,7 +429,7 @@ impl ServerLink {
         match &mut self.phase {
             LinkPhase::Connected(server) if can_stay => {
                 server.returning = None;
-                self.schedule_return();
+                self.follow_candidates();
                 let (LinkPhase::Connected(server), Some(used)) = (&mut self.phase, &self.used) else { return };
                 if !self.config.servers.iter().any(|server| server.text == used.url) {
                     tracing::info!("{} is no longer configured: changing to another server", used.url);
@@ -511,7 +516,7 @@ impl ServerInUse {
     fn take_accepted(&mut self) -> Option<ConnectedClient> {
         match self.returning.take()? {
             ReturnPhase::Trying(attempt) => attempt.outcome()?.ok()?.connected,
-            ReturnPhase::Finishing(client, _) => Some(client),
+            ReturnPhase::Finishing(client, _) => Some(*client),
         }
     }
 
@@ -551,6 +556,5 @@ fn plan(
         recent: config.return_interval.duration() * FAILED_INTERVALS,
         client,
         connect_timeout: config.connect_timeout.map(|timeout| timeout.duration()),
-        answer_timeout: config.answer_timeout.duration(),
     }
 }

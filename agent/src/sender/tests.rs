@@ -161,7 +161,8 @@ fn silent_server() -> (u16, Arc<AtomicUsize>) {
 fn a_silent_server_is_left_for_another_one_at_once() {
     let ((a, at_a), (b, at_b)) = (silent_server(), silent_server());
     let text = format!(
-        "name = \"n1\"\n[mqtt]\nurls = [\"mqtt://127.0.0.1:{a}\", \"mqtt://127.0.0.1:{b}\"]\nanswer_timeout = \"1s\"\n"
+        "name = \"n1\"\n[mqtt]\nurls = [\"mqtt://127.0.0.1:{a}\", \"mqtt://127.0.0.1:{b}\"]\nanswer_timeout = \"1s\"\n\
+         keep_alive = \"10min\"\n"
     );
     let config = Config::parse(Path::new("a.toml"), &text, Path::new(".")).unwrap();
     let handles = AgentHandles::new(&config).unwrap();

@@ -45,7 +45,7 @@ pub struct Client {
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,
-    /// Since when a QoS 1 message is in flight, if one is.
+    /// Since when at least one QoS 1 message is in flight, if any is.
     in_flight_since: Instant,
     /// Since when the network takes none of the buffered bytes.
     stalled: Option<Instant>,
@@ -388,6 +388,11 @@ impl Client {
         self.put(&Packet::PingReq)?;
         self.ping_sent = Some(now);
         Ok(None)
+    }
+
+    /// Changes [`ClientConfig::answer_timeout`] of this connection.
+    pub fn set_answer_timeout(&mut self, timeout: Option<Duration>) {
+        self.answer_timeout = timeout;
     }
 
     /// The most unacknowledged QoS 1 messages in flight: the server's Receive Maximum, at most 32,768, or [`RECEIVE_MAX_V311`].
