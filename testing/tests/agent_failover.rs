@@ -53,9 +53,9 @@ impl Pair {
         ];
         let (certificate, key) = site.agent_certificate(NAME);
         let config = format!(
-            "name = \"{NAME}\"\n[mqtt]\n{}\nca = {:?}\ncert = {certificate:?}\nkey = {key:?}\nsend_interval = \"100ms\"\n\
+            "name = \"{NAME}\"\n[mqtt]\n{}\nca = {:?}\ncert = {certificate:?}\nkey = {key:?}\n\
              {settings}\n[spool]\ndir = \"spool\"\n[api]\nsocket = \"agent.sock\"\n\
-             [sources.tester]\nsensors = 50\nshape = \"counter\"\namplitude = 1\ninterval = \"10ms\"\n",
+             [sources.tester]\nsensors = 20\nshape = \"counter\"\namplitude = 1\ninterval = \"50ms\"\n",
             urls(&servers),
             site.path("ca.pem"),
         );
@@ -162,10 +162,12 @@ fn a_killed_server_loses_nothing_and_the_other_one_gets_the_rest() {
     let mut servers = [0, 1].map(|index| pair.start_server(index));
     let agent = pair.start_agent();
     for round in 0..4 {
-        wait_until("a connection", || pair.used().is_some());
-        let used = pair.used().unwrap_or(0);
-        let before = now_ns();
-        wait_until("readings", || pair.has_later_than(used, before));
+        let (before, mut used) = (now_ns(), 0);
+        wait_until("readings at the server in use", || {
+            let now = pair.used();
+            used = now.unwrap_or(used);
+            now.is_some() && pair.has_later_than(used, before)
+        });
         servers[used].kill();
         let killed = now_ns();
         println!("round {round}: killed server {used}");
@@ -253,7 +255,7 @@ fn a_preferred_server_that_comes_back_gets_the_agent_and_no_batch_twice() {
     let preferred = pair.preferred();
     // With slow syncs some batches are in flight at every moment.
     let mut other = pair.start_server_on_slow_disk(1 - preferred);
-    pair.slow_down(300);
+    pair.slow_down(900);
     wait_until("readings", || pair.has_later_than(1 - preferred, 0));
     let mut server = pair.start_server(preferred);
     let now = now_ns();

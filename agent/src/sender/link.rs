@@ -191,36 +191,36 @@ impl ServerLink {
         let now = Instant::now();
         match &server.returning {
             None if server.return_at.is_some_and(|at| at <= now) => self.try_return(),
-            None => {}
             Some(ReturnPhase::Trying(attempt)) => {
                 let Some(outcome) = attempt.outcome() else { return };
-                server.returning = None;
-                if let Ok(outcome) = outcome {
-                    (self.table, self.failures) = (outcome.table, outcome.failures);
-                    if let Some(client) = outcome.connected {
-                        server.returning = Some(ReturnPhase::Finishing(Box::new(client), now + FINISH_TIMEOUT));
-                    } else {
-                        tracing::debug!("stays with its server: {}", outcome.problem);
-                    }
-                }
-                self.follow_candidates();
-                self.publish_status("connected", None);
+                self.tried_return(outcome.ok(), now);
             }
-            Some(ReturnPhase::Finishing(client, _)) if server.connection.flight.is_empty() => {
-                tracing::info!(
-                    "returning to {} ({}): it accepts connections",
-                    client.candidate.url,
-                    client.candidate.address
-                );
-                self.change_server(queue);
-            }
-            Some(ReturnPhase::Finishing(client, until)) if *until <= now => {
-                let (url, address) = (&client.candidate.url, client.candidate.address);
-                tracing::info!("not returning to {url} ({address}) yet: messages are in flight for {FINISH_TIMEOUT:?}");
-                server.returning = None;
-            }
-            Some(ReturnPhase::Finishing(..)) => {}
+            _ => {}
         }
+        let LinkPhase::Connected(server) = &mut self.phase else { return };
+        let Some(ReturnPhase::Finishing(next, until)) = &server.returning else { return };
+        let (url, address) = (&next.candidate.url, next.candidate.address);
+        if server.connection.flight.is_empty() {
+            tracing::info!("returning to {url} ({address}): it accepts connections");
+            self.change_server(queue);
+        } else if *until <= now {
+            tracing::info!("not returning to {url} ({address}) yet: messages are in flight for {FINISH_TIMEOUT:?}");
+            server.returning = None;
+        }
+    }
+
+    fn tried_return(&mut self, outcome: Option<ConnectOutcome>, now: Instant) {
+        let LinkPhase::Connected(server) = &mut self.phase else { return };
+        server.returning = None;
+        if let Some(outcome) = outcome {
+            (self.table, self.failures) = (outcome.table, outcome.failures);
+            match outcome.connected {
+                Some(next) => server.returning = Some(ReturnPhase::Finishing(Box::new(next), now + FINISH_TIMEOUT)),
+                None => tracing::debug!("stays with its server: {}", outcome.problem),
+            }
+        }
+        self.follow_candidates();
+        self.publish_status("connected", None);
     }
 
     fn try_return(&mut self) {
