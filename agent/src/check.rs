@@ -288,7 +288,7 @@ pub fn check(config: &Config) -> CheckReport {
     CheckReport {
         name: config.name.clone(),
         prefix: config.prefix.to_string(),
-        server: config.mqtt.as_ref().map(|mqtt| mqtt.url.clone()),
+        server: config.mqtt.as_ref().map(|mqtt| mqtt.shown()),
         sending: sending(config),
         // The sum of no numbers is -0.
         readings_per_second: groups.iter().map(|group| group.readings_per_second).sum::<f64>() + 0.0,

@@ -37,6 +37,10 @@ pub struct AgentCounters {
     pub spooled: AtomicU64,
     /// Connections made after the first.
     pub reconnects: AtomicU64,
+    /// Connections to another server than the one before.
+    pub server_changes: AtomicU64,
+    /// The place of the server in use in the agent's order, from 1; 0 without a connection.
+    pub server_place: AtomicU64,
     /// Bytes in the send queue and in flight.
     pub queue_bytes: AtomicU64,
     /// Bytes in the spool.

@@ -8,16 +8,38 @@ use crate::log::LogSetting;
 use crate::plugins::SharedProgress;
 use crate::sync::lock;
 
-/// The connection to the server.
+/// The connection to the server in use.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LinkStatus {
+    /// Of the server in use; without a connection, of all.
     pub url: String,
+    /// Of the server in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Why this server of several is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// `off`, `connecting`, `connected` or `waiting`.
     pub state: &'static str,
     /// Why the last connection failed or ended.
     pub last_error: Option<String>,
     /// Batches sent and not yet acknowledged.
     pub in_flight: usize,
+    /// The candidates in the agent's order, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<CandidateStatus>,
+}
+
+/// One address of one of several servers.
+#[derive(Debug, Clone, Serialize)]
+pub struct CandidateStatus {
+    pub url: String,
+    pub address: String,
+    /// `in use`, `failed` or `ready`: no failure is known.
+    pub state: &'static str,
+    /// The last failure since the last success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]

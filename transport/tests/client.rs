@@ -94,6 +94,24 @@ fn publishes_and_receives_over_tcp() {
 }
 
 #[test]
+fn a_given_address_is_used_and_tls_verifies_the_name_of_the_url() {
+    let broker =
+        Mosquitto::start("allow_anonymous true\ncafile DIR/ca.pem\ncertfile DIR/server.pem\nkeyfile DIR/server.key");
+    let tls = Some(tls::client_config(&broker.path("ca.pem"), None).unwrap());
+    let address = Some(format!("127.0.0.1:{}", broker.port).parse().unwrap());
+    let connect = |host: &str| {
+        // The port of the URL is not used either.
+        let url = format!("mqtts://{host}:1");
+        Client::connect(&ClientConfig { url, address, tls: tls.clone(), ..config("mqtts", 1, Version::V5) })
+    };
+    let mut client = connect("localhost").unwrap();
+    exchange(&mut client, 3);
+    assert_eq!(Some(client.peer()), address);
+    let error = connect("other.example").err().unwrap().to_string();
+    assert!(error.contains("host name that the certificate has"), "{error}");
+}
+
+#[test]
 fn password_right_and_wrong() {
     let broker = Mosquitto::start("allow_anonymous false\npassword_file DIR/users");
     for version in VERSIONS {
@@ -218,6 +236,37 @@ fn played(change: impl FnOnce(&mut ClientConfig), properties: Properties) -> (Cl
     assert!(matches!(peer.receive(), Packet::Connect(connect) if connect.clean_start && connect.version == version));
     peer.send(&Packet::ConnAck(ConnAck { session_present: false, reason: ReasonCode::SUCCESS, properties }));
     (thread.join().unwrap(), peer)
+}
+
+/// A server that cannot store acknowledges nothing, but answers pings; one that hangs answers nothing.
+#[test]
+fn a_server_that_answers_nothing_is_left_and_one_that_only_stores_nothing_is_not() {
+    let (mut client, mut peer) =
+        played(|config| config.answer_timeout = Some(Duration::from_secs(3)), Properties::new());
+    client.publish("a", b"1", true, false).unwrap();
+    client.flush().unwrap();
+    assert!(matches!(peer.receive(), Packet::Publish(_)));
+    let thread = std::thread::spawn(move || {
+        for _ in 0..2 {
+            assert_eq!(peer.receive(), Packet::PingReq);
+            peer.send(&Packet::PingResp);
+        }
+        assert_eq!(peer.receive(), Packet::PingReq);
+        peer
+    });
+    let error = failure(&mut client);
+    assert!(matches!(error, ClientError::Timeout { what: "answer a ping", .. }), "{error}");
+    thread.join().unwrap();
+    // Without a message in flight nothing is asked before the keep-alive interval ends.
+    let (mut client, mut peer) = played(
+        |config| {
+            (config.answer_timeout, config.keep_alive) = (Some(Duration::from_millis(30)), Duration::from_secs(2));
+        },
+        Properties::new(),
+    );
+    assert_eq!(client.poll(Duration::from_millis(300)).unwrap(), None);
+    assert!(matches!(failure(&mut client), ClientError::Timeout { what: "answer a ping", .. }));
+    assert_eq!(peer.receive(), Packet::PingReq);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod api;
 mod mqtt;
 mod raw;
 mod secret;
+mod server_url;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use wholegrain_sources::{ConfigureContext, Roots, SOURCES, Source, SourceType};
 
 pub use api::{ApiConfig, HttpsConfig};
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
+pub use server_url::{SERVERS_MAX, ServerUrl};
 
 use crate::cache::CacheConfig;
 use crate::engine::cpu_placement::SamplerCpu;

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
-use wholegrain_transport::client::Address;
 use wholegrain_transport::mqtt::Version;
 use wholegrain_transport::tls;
 
 use super::raw;
 use super::secret::read_secret;
+use super::server_url::ServerUrl;
 
 /// The shortest send interval: 1 ms.
 const SEND_INTERVAL_NS_MIN: u64 = 1_000_000;
@@ -38,11 +38,11 @@ pub enum SendMode {
     },
 }
 
-/// The server, and how batches are sent to it.
+/// The servers, and how batches are sent to the one in use.
 #[derive(Clone)]
 pub struct MqttConfig {
-    /// The form is `mqtt://host:port` or `mqtts://host:port`.
-    pub url: String,
+    /// At least one; all with TLS or all without.
+    pub servers: Vec<ServerUrl>,
     pub version: Version,
     /// For a server with passwords.
     pub user: Option<String>,
@@ -59,13 +59,35 @@ pub struct MqttConfig {
     pub queue_bytes_max: ByteSize,
     /// The MQTT keep-alive interval.
     pub keep_alive: Interval,
-    /// The longest time for connecting.
-    pub connect_timeout: Interval,
+    /// The longest time for connecting to one address; `None`: it depends on whether there are others.
+    pub connect_timeout: Option<Interval>,
+    /// With several addresses: how long a server may send nothing while messages or a ping are unanswered.
+    pub answer_timeout: Interval,
+    /// How often an agent looks whether it can return to a server that it prefers, and looks up the servers' names.
+    pub return_interval: Interval,
+}
+
+impl MqttConfig {
+    /// The servers as a text for people.
+    pub fn shown(&self) -> String {
+        self.servers.iter().map(|server| server.text.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    pub fn uses_tls(&self) -> bool {
+        self.servers.iter().any(|server| server.address.tls)
+    }
+
+    /// Whether another configuration differs at most in the list of servers and the choice among them, so that a connection can stay.
+    pub fn is_same_connection(&self, other: &Self) -> bool {
+        let Self { servers, answer_timeout, return_interval, .. } = self.clone();
+        let theirs = Self { servers, answer_timeout, return_interval, ..other.clone() };
+        self.uses_tls() == other.uses_tls() && *self == theirs
+    }
 }
 
 impl std::fmt::Debug for MqttConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MqttConfig").field("url", &self.url).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("MqttConfig").field("urls", &self.shown()).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
@@ -73,8 +95,9 @@ impl PartialEq for MqttConfig {
     fn eq(&self, other: &Self) -> bool {
         let key = |c: &Self| {
             (
-                (c.url.clone(), c.version, c.user.clone(), c.password.clone(), c.tls_files.clone(), c.tls_print),
-                (c.mode, c.send_interval, c.queue_bytes_max, c.keep_alive, c.connect_timeout),
+                (c.servers.clone(), c.version, c.user.clone(), c.password.clone(), c.tls_files.clone(), c.tls_print),
+                (c.mode, c.send_interval, c.queue_bytes_max, c.keep_alive),
+                (c.connect_timeout, c.answer_timeout, c.return_interval),
             )
         };
         key(self) == key(other)
@@ -118,15 +141,25 @@ fn drain_share() -> f64 {
     0.5
 }
 
-/// Whether the URL requires TLS. Parsed as by the client, so that an accepted URL can be connected to.
-fn check_url(url: &str) -> Result<bool, String> {
-    let address = Address::parse(url).map_err(|why| format!("url = {url:?}: {why}"))?;
-    Ok(address.tls)
+/// The servers, and the key that names them.
+fn servers(section: &Section, raw: &mut raw::RawMqtt) -> Result<(Vec<ServerUrl>, &'static str), ConfigError> {
+    match (&raw.url, raw.urls.take()) {
+        (Some(url), None) => match ServerUrl::parse(url) {
+            Ok(server) => Ok((vec![server], "url")),
+            Err(why) => Err(section.error("url", format!("url = {url:?}: {why}"))),
+        },
+        (None, Some(urls)) => Ok((urls.0, "urls")),
+        (Some(_), Some(_)) => {
+            Err(section.error("urls", "url and urls exclude each other; write all servers into urls and remove url"))
+        }
+        (None, None) => Err(section.error("url", "[mqtt] needs `url`, the server, or `urls`, a list of servers")),
+    }
 }
 
-pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<MqttConfig, ConfigError> {
-    let tls_wanted = check_url(&raw.url).map_err(|why| section.error("url", why))?;
-    let tls_files = tls_files(section, &raw, tls_wanted, dir)?;
+pub(super) fn check(section: &Section, mut raw: raw::RawMqtt, dir: &Path) -> Result<MqttConfig, ConfigError> {
+    let (servers, servers_key) = servers(section, &mut raw)?;
+    let uses_tls = servers.iter().any(|server| server.address.tls);
+    let tls_files = tls_files(section, &raw, uses_tls.then_some(servers_key), dir)?;
     let tls = match &tls_files {
         Some((ca, pair)) => Some(
             tls::client_config(ca, pair.as_ref().map(|(cert, key)| tls::Identity { cert, key }))
@@ -149,14 +182,20 @@ pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<
             section.error("queue_bytes_max", format!("queue_bytes_max is {}; 64KiB is the least", raw.queue_bytes_max))
         );
     }
-    for (key, interval) in [("keep_alive", raw.keep_alive), ("connect_timeout", raw.connect_timeout)] {
+    let times = [
+        ("keep_alive", Some(raw.keep_alive)),
+        ("connect_timeout", raw.connect_timeout),
+        ("answer_timeout", Some(raw.answer_timeout)),
+        ("return_interval", Some(raw.return_interval)),
+    ];
+    for (key, interval) in times.into_iter().filter_map(|(key, interval)| Some((key, interval?))) {
         if !(1..=65_535).contains(&(interval.ns() / 1_000_000_000)) {
             return Err(section.error(key, format!("{key} is {interval}; use 1s to 18h")));
         }
     }
     let mode = send_mode(section, &raw)?;
     Ok(MqttConfig {
-        url: raw.url,
+        servers,
         version: match raw.version {
             raw::MqttVersion::V311 => Version::V311,
             raw::MqttVersion::V5 => Version::V5,
@@ -171,6 +210,8 @@ pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<
         queue_bytes_max: raw.queue_bytes_max,
         keep_alive: raw.keep_alive,
         connect_timeout: raw.connect_timeout,
+        answer_timeout: raw.answer_timeout,
+        return_interval: raw.return_interval,
     })
 }
 
@@ -184,19 +225,28 @@ fn print((ca, pair): &TlsFiles) -> u64 {
     hasher.finish()
 }
 
-fn tls_files(section: &Section, raw: &raw::RawMqtt, wanted: bool, dir: &Path) -> Result<Option<TlsFiles>, ConfigError> {
+/// The files of TLS; `servers_key` is the key of the servers if these use it.
+fn tls_files(
+    section: &Section,
+    raw: &raw::RawMqtt,
+    servers_key: Option<&str>,
+    dir: &Path,
+) -> Result<Option<TlsFiles>, ConfigError> {
     let files = [("ca", &raw.ca), ("cert", &raw.cert), ("key", &raw.key)];
-    if !wanted {
+    let Some(servers_key) = servers_key else {
+        let begin = if raw.url.is_some() { "url begins" } else { "urls begin" };
         return match files.into_iter().find(|(_, path)| path.is_some()) {
             Some((key, _)) => {
-                Err(section.error(key, format!("{key} is for TLS, but url begins with mqtt://; write mqtts://")))
+                Err(section.error(key, format!("{key} is for TLS, but {begin} with mqtt://; write mqtts://")))
             }
             None => Ok(None),
         };
-    }
+    };
     let Some(ca) = &raw.ca else {
-        return Err(section
-            .error("url", "mqtts needs `ca`, the PEM file of the authority that signed the server's certificate"));
+        return Err(section.error(
+            servers_key,
+            "mqtts needs `ca`, the PEM file of the authority that signed the server's certificate",
+        ));
     };
     for (key, path) in files {
         if let Some(path) = path
@@ -268,8 +318,8 @@ mod tests {
             ("mqtt://fe80::1", Err("an IPv6 address in brackets")),
             ("mqtt://u@h", Err("by their own keys")),
         ] {
-            match (super::check_url(url), expected) {
-                (Ok(tls), Ok(wanted)) => assert_eq!(tls, wanted, "{url}"),
+            match (super::ServerUrl::parse(url), expected) {
+                (Ok(server), Ok(wanted)) => assert_eq!(server.address.tls, wanted, "{url}"),
                 (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
                 (have, wanted) => panic!("{url}: {have:?}, {wanted:?} wanted"),
             }

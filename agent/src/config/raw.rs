@@ -9,6 +9,7 @@ use wholegrain_model::{Interval, LogLevel};
 use wholegrain_sources::Roots;
 
 use super::mqtt::SpoolConfig;
+use super::server_url::ServerUrls;
 use crate::cache::CacheConfig;
 use crate::engine::cpu_placement::SamplerCpu;
 
@@ -91,7 +92,8 @@ pub(super) enum RawSend {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMqtt {
-    pub url: String,
+    pub url: Option<String>,
+    pub urls: Option<ServerUrls>,
     #[serde(default)]
     pub version: MqttVersion,
     pub user: Option<String>,
@@ -108,8 +110,11 @@ pub(super) struct RawMqtt {
     pub queue_bytes_max: ByteSize,
     #[serde(default = "keep_alive")]
     pub keep_alive: Interval,
-    #[serde(default = "connect_timeout")]
-    pub connect_timeout: Interval,
+    pub connect_timeout: Option<Interval>,
+    #[serde(default = "answer_timeout")]
+    pub answer_timeout: Interval,
+    #[serde(default = "return_interval")]
+    pub return_interval: Interval,
 }
 
 fn send_interval() -> Interval {
@@ -124,8 +129,12 @@ fn keep_alive() -> Interval {
     Interval::from_s(30)
 }
 
-fn connect_timeout() -> Interval {
-    Interval::from_s(10)
+fn answer_timeout() -> Interval {
+    Interval::from_s(3)
+}
+
+fn return_interval() -> Interval {
+    Interval::from_s(300)
 }
 
 #[derive(Debug, Default, Deserialize)]

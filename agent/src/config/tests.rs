@@ -170,7 +170,7 @@ fn wrong_types_and_broken_toml() {
         "[cache]\nbytes_max = \"4\"",
         "agent.toml:2:13: \"4\" is not a size; write a number with B, KiB, MiB, GiB, TiB (powers of 1024) or kB, MB, GB, TB (powers of 1000), such as 64MiB",
     );
-    refused("[mqtt]", "agent.toml:1:1: missing field `url`");
+    refused("[mqtt]", "agent.toml:1:1: [mqtt] needs `url`, the server, or `urls`, a list of servers");
 }
 
 #[test]
@@ -280,6 +280,79 @@ fn servers_and_files() {
         "[api]\ncert = \"ca.pem\"",
         "agent.toml:2:1: cert is for HTTPS, which needs `listen` too, such as \"0.0.0.0:8444\"",
     );
+}
+
+#[test]
+fn lists_of_servers() {
+    let mqtt = parse("[mqtt]\nurls = [\"mqtt://a\", \"mqtt://[::1]:7\", \"mqtt://a:1884\"]").unwrap().mqtt.unwrap();
+    assert_eq!(mqtt.shown(), "mqtt://a, mqtt://[::1]:7, mqtt://a:1884");
+    assert_eq!(mqtt.servers.iter().map(ServerUrl::host_and_port).collect::<Vec<_>>(), ["a:1883", "[::1]:7", "a:1884"]);
+    assert_eq!((mqtt.connect_timeout, mqtt.return_interval), (None, Interval::from_s(300)));
+    refused("[mqtt]\nurls = []", "agent.toml:2:8: urls is empty; write at least one server, or leave [mqtt] out");
+    refused(
+        "[mqtt]\nurls = \"mqtt://a\"",
+        "agent.toml:2:8: invalid type: string \"mqtt://a\", expected a list of servers, such as \
+         [\"mqtts://a.example:8883\", \"mqtts://b.example:8883\"]",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtt://a\", 7]",
+        "agent.toml:2:21: invalid type: integer `7`, expected a server in quotes, such as \"mqtts://a.example:8883\"",
+    );
+    refused(
+        "[mqtt]\nurls = [\n  \"mqtt://a\",\n  \"b:1883\",\n]",
+        "agent.toml:4:3: \"b:1883\": write mqtt://host:port, or mqtts://host:port for TLS",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtt://a\", \"mqtt://b\", \"mqtt://A:1883/\"]",
+        "agent.toml:2:33: \"mqtt://A:1883/\" is the same server as \"mqtt://a\"; write it once",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtts://a\", \"mqtt://b\"]",
+        "agent.toml:2:22: \"mqtt://b\" beside \"mqtts://a\": use mqtts:// for all servers or mqtt:// for all",
+    );
+    refused(
+        "[mqtt]\nurl = \"mqtt://a\"\nurls = [\"mqtt://b\"]",
+        "agent.toml:3:1: url and urls exclude each other; write all servers into urls and remove url",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtts://h\"]",
+        "agent.toml:2:1: mqtts needs `ca`, the PEM file of the authority that signed the server's certificate",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtt://h\"]\nca = \"ca.pem\"",
+        "agent.toml:3:1: ca is for TLS, but urls begin with mqtt://; write mqtts://",
+    );
+    let list = |count: usize| (0..count).map(|n| format!("  \"mqtt://s{n}\",\n")).collect::<String>();
+    parse(&format!("[mqtt]\nurls = [\n{}]", list(SERVERS_MAX))).unwrap();
+    refused(
+        &format!("[mqtt]\nurls = [\n{}]", list(SERVERS_MAX + 1)),
+        "agent.toml:67:3: urls has more than 64 servers; a name can have several addresses",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtt://a\"]\nreturn_interval = \"10ms\"",
+        "agent.toml:3:1: return_interval is 10ms; use 1s to 18h",
+    );
+    refused(
+        "[mqtt]\nurls = [\"mqtt://a\"]\nanswer_timeout = \"0s\"",
+        "agent.toml:3:1: answer_timeout is 0s; use 1s to 18h",
+    );
+}
+
+#[test]
+fn only_the_list_of_servers_changes_without_another_connection() {
+    let mqtt = |text: &str| parse(&format!("[mqtt]\n{text}")).unwrap().mqtt.unwrap();
+    let old = mqtt("urls = [\"mqtt://a\", \"mqtt://b\"]\nreturn_interval = \"1min\"");
+    for (new, stays) in [
+        ("urls = [\"mqtt://b\", \"mqtt://c\"]", true),
+        ("url = \"mqtt://a\"", true),
+        ("url = \"mqtt://a\"\nuser = \"u\"", false),
+        ("url = \"mqtt://a\"\nanswer_timeout = \"9s\"", true),
+        ("url = \"mqtt://a\"\nconnect_timeout = \"9s\"", false),
+    ] {
+        let new = mqtt(new);
+        assert!(*old != *new, "a reload has to apply it");
+        assert_eq!(old.is_same_connection(&new), stays, "{new:?}");
+    }
 }
 
 #[test]

@@ -169,11 +169,33 @@ impl OpenConnection {
             // What was skipped may be sent now: a hold has ended since.
             disk.needs_rewind |= disk.has_skipped && !holds.is_any_held(now);
         }
-        match self.fill(agent, queue, records, holds) {
+        let filled = self.fill(agent, queue, records, holds);
+        self.flush(filled)
+    }
+
+    /// Sends only what the server needs in order to answer the messages in flight, because this agent leaves it.
+    pub fn finish(&mut self, agent: &str, holds: &SchemaHolds) -> Result<(), ClientError> {
+        let announced = if self.awaits_suspect(holds) { Ok(()) } else { self.announce_requested(agent, holds) };
+        self.flush(announced)
+    }
+
+    fn flush(&mut self, filled: Result<(), ClientError>) -> Result<(), ClientError> {
+        match filled {
             // The server's window was full: an acknowledgement makes room.
             Ok(()) | Err(ClientError::WindowFull(_)) => self.client.flush(),
             Err(error) => Err(error),
         }
+    }
+
+    fn announce_requested(&mut self, agent: &str, holds: &SchemaHolds) -> Result<(), ClientError> {
+        while let Some(schema) = self.requested.front().cloned() {
+            // A refused one is announced when its time comes.
+            if !holds.is_held(schema.hash(), Instant::now()) {
+                self.announce(agent, &schema)?;
+            }
+            self.requested.pop_front();
+        }
+        Ok(())
     }
 
     /// Sends responses to the server's commands. They are lost with the connection: the server then reports that no response came.
@@ -217,13 +239,7 @@ impl OpenConnection {
                 return Ok(());
             }
         }
-        while let Some(schema) = self.requested.front().cloned() {
-            // A refused one is announced when its time comes.
-            if !holds.is_held(schema.hash(), Instant::now()) {
-                self.announce(agent, &schema)?;
-            }
-            self.requested.pop_front();
-        }
+        self.announce_requested(agent, holds)?;
         if !self.pauses.left(Instant::now()).is_zero() {
             return self.send_records(agent, queue, records);
         }

@@ -60,6 +60,11 @@ impl SchemaHolds {
         self.holds.values().map(|hold| hold.until.saturating_duration_since(now)).filter(|left| !left.is_zero()).min()
     }
 
+    /// Another server may accept what the one before has refused: every held schema may be announced at once.
+    pub fn try_again(&mut self, now: Instant) {
+        self.holds.values_mut().for_each(|hold| hold.until = hold.until.min(now));
+    }
+
     /// The server has accepted a schema.
     pub fn accepted(&mut self, schema: SchemaHash) {
         if self.accepted.len() >= SCHEMAS_MAX {
@@ -156,6 +161,9 @@ mod tests {
             now += Duration::from_secs(seconds);
             assert!(!holds.is_held(hash(2), now) && holds.is_suspect(hash(2)) && holds.is_any());
         }
+        holds.refused(hash(2), "b", "no", now);
+        holds.try_again(now);
+        assert!(!holds.is_held(hash(2), now) && holds.is_suspect(hash(2)), "another server may accept it");
         holds.accepted(hash(2));
         assert!(!holds.is_suspect(hash(2)) && !holds.is_any() && holds.due_in(now).is_none());
         // An accepted schema is announced on each connection and is never the reason.

@@ -4,11 +4,14 @@
 //! - Out: QoS 1 messages; a batch leaves the queue when the server has acknowledged it, and not before.
 //! - Never: a sampler or an encoder that waits for it. Another thread makes the connection, so that the queue is kept below its bound meanwhile.
 
+mod attempt;
+mod candidates;
 mod connection;
 mod context;
 mod holds;
 mod link;
 mod records;
+mod returning;
 mod send_schedule;
 #[cfg(test)]
 mod tests;
@@ -103,7 +106,6 @@ impl Sender {
     fn new(shared: Arc<SenderShared>, context: SenderContext, config: Arc<MqttConfig>, queue: SendQueue) -> Self {
         let schedule = SendSchedule::new(&config, &context.identity.name, clock::real());
         let link = ServerLink::new(context.clone(), config.clone());
-        context.status.change_link(|status| status.url.clone_from(&config.url));
         Self { shared, context, config, queue, schedule, link }
     }
 
@@ -147,7 +149,6 @@ impl Sender {
     fn reconfigure(&mut self, config: Arc<MqttConfig>) {
         self.schedule = SendSchedule::new(&config, &self.context.identity.name, clock::real());
         self.link.reconfigure(config.clone(), &mut self.queue);
-        self.context.status.change_link(|status| status.url.clone_from(&config.url));
         self.config = config;
     }
 

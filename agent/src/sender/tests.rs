@@ -158,6 +158,72 @@ fn silent_server() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[test]
+fn a_silent_server_is_left_for_another_one_at_once() {
+    let ((a, at_a), (b, at_b)) = (silent_server(), silent_server());
+    let text = format!(
+        "name = \"n1\"\n[mqtt]\nurls = [\"mqtt://127.0.0.1:{a}\", \"mqtt://127.0.0.1:{b}\"]\nanswer_timeout = \"1s\"\n\
+         keep_alive = \"10min\"\n"
+    );
+    let config = Config::parse(Path::new("a.toml"), &text, Path::new(".")).unwrap();
+    let handles = AgentHandles::new(&config).unwrap();
+    let mut queue = SendQueue::new(handles.send_queue(), None);
+    let mut link = ServerLink::new(handles.sender(), config.mqtt.unwrap());
+    feed(&handles, &mut queue, 1..4);
+    queue.release_all();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut pauses, mut places) = (0, Vec::new());
+    while places.len() < 2 {
+        assert!(Instant::now() < deadline, "{places:?}");
+        link.turn(&mut queue);
+        let place = handles.counters.server_place.load(Ordering::Relaxed);
+        if link.in_flight() == 4 && places.last() != Some(&place) {
+            places.push(place);
+            let status = handles.status.link();
+            assert_eq!((status.state, status.candidates.len()), ("connected", 2));
+            let reason = status.reason.unwrap();
+            let expected = if place == 1 { "the preferred one of 2" } else { "did not answer a ping within" };
+            assert!(reason.contains(expected), "{reason}");
+        }
+        pauses += u32::from(handles.status.link().state == "waiting");
+        let wait = link.due_in(&queue).unwrap_or(Duration::from_millis(10));
+        link.wait(&mut queue, wait.min(Duration::from_millis(100)));
+    }
+    assert_eq!((places, pauses), (vec![1, 2], 0), "the preferred one first, and no pause before the next");
+    assert_eq!(handles.counters.server_changes.load(Ordering::Relaxed), 1);
+    let connections = at_a.load(Ordering::Relaxed) + at_b.load(Ordering::Relaxed);
+    assert_eq!(connections, 2, "nothing else was tried");
+    assert_eq!((queue.front().map(|batch| batch.seq), handles.counters.dropped.load(Ordering::Relaxed)), (None, 0));
+}
+
+#[test]
+fn servers_that_all_stay_silent_are_tried_in_rounds_with_pauses() {
+    let servers: Vec<_> = (0..3).map(|_| silent_server()).collect();
+    let urls: Vec<String> = servers.iter().map(|(port, _)| format!("\"mqtt://127.0.0.1:{port}\"")).collect();
+    let text = format!("name = \"n1\"\n[mqtt]\nurls = [{}]\n", urls.join(", "));
+    let config = Config::parse(Path::new("a.toml"), &text, Path::new(".")).unwrap();
+    let handles = AgentHandles::new(&config).unwrap();
+    let mut queue = SendQueue::new(handles.send_queue(), None);
+    let mut link = ServerLink::new(handles.sender(), config.mqtt.unwrap());
+    link.ack_timeout = Duration::from_millis(20);
+    feed(&handles, &mut queue, 1..4);
+    queue.release_all();
+    let connections = || servers.iter().map(|(_, count)| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for round in 1..=2 {
+        while !(handles.status.link().state == "waiting" && link.is_waiting()) {
+            assert!(Instant::now() < deadline, "{:?}", connections());
+            link.turn(&mut queue);
+            let wait = link.due_in(&queue).unwrap_or(Duration::from_millis(10));
+            link.wait(&mut queue, wait.min(Duration::from_millis(10)));
+        }
+        assert_eq!(connections(), [round; 3], "each once, then a pause");
+        while link.is_waiting() {
+            link.wait(&mut queue, Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
 fn a_message_without_an_answer_is_sent_again_over_another_connection() {
     let (port, connections) = silent_server();
     let text = format!("name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:{port}\"\n");

@@ -30,12 +30,20 @@ struct AgentFile {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Mqtt {
-    url: String,
+    url: Option<String>,
+    /// Several servers in place of `url`.
+    urls: Vec<String>,
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     user: Option<String>,
     password_file: Option<PathBuf>,
+}
+
+impl Mqtt {
+    fn urls(&self) -> impl Iterator<Item = &String> {
+        self.url.iter().chain(&self.urls)
+    }
 }
 
 #[derive(Deserialize)]
@@ -136,14 +144,13 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
     }
     let identity = cert.as_deref().zip(key.as_deref()).map(|(cert, key)| Identity { cert, key });
     let tls = match &ca {
-        Some(ca) if mqtt.url.starts_with("mqtts:") => match tls::client_config(ca, identity) {
+        Some(ca) if mqtt.urls().any(|url| url.starts_with("mqtts:")) => match tls::client_config(ca, identity) {
             Ok(tls) => Some(tls),
             Err(error) => return findings.fail(CHECK, error.to_string(), "see the certificates above"),
         },
         _ => None,
     };
     let config = ClientConfig {
-        url: mqtt.url.clone(),
         // The agent's own session must continue, so this client has another id.
         client_id: format!("{name}-doctor"),
         user: mqtt.user.clone(),
@@ -152,13 +159,15 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
         connect_timeout: CONNECT_TIMEOUT,
         ..ClientConfig::default()
     };
-    match Client::connect(&config) {
-        Ok(_) => findings.ok(CHECK, format!("{} accepts {name}", mqtt.url)),
-        Err(error) => findings.fail(
-            CHECK,
-            format!("{}: {error}", mqtt.url),
-            "does the server run, is its name in its certificate, does it know this agent? see its log",
-        ),
+    for url in mqtt.urls() {
+        match Client::connect(&ClientConfig { url: url.clone(), ..config.clone() }) {
+            Ok(_) => findings.ok(CHECK, format!("{url} accepts {name}")),
+            Err(error) => findings.fail(
+                CHECK,
+                format!("{url}: {error}"),
+                "does the server run, is its name in its certificate, does it know this agent? see its log",
+            ),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A nonblocking TCP or TLS connection that can be polled.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -32,14 +32,14 @@ pub(super) enum Transfer {
 }
 
 impl Link {
-    /// Connects TCP to one of the host's addresses. The TLS handshake begins with the first bytes sent.
+    /// Connects TCP to the given address or to one of the host's. The TLS handshake begins with the first bytes sent.
     pub fn connect(config: &ClientConfig, url: &Url, deadline: Instant) -> Result<Self, ClientError> {
         let tls = if url.tls { Some(Box::new(start_tls(config, url)?)) } else { None };
         let failed = |problem: String| ClientError::Connect { url: config.url.clone(), problem };
-        let addresses = (url.host.as_str(), url.port)
-            .to_socket_addrs()
-            .map_err(|error| failed(format!("cannot look up {:?}: {error}; check the name", url.host)))?;
-        let addresses: Vec<_> = addresses.take(ADDRESSES_MAX).collect();
+        let addresses = match config.address {
+            Some(address) => vec![address],
+            None => url.look_up(ADDRESSES_MAX).map_err(failed)?,
+        };
         let mut problems = Vec::new();
         for (index, address) in addresses.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;

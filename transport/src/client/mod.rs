@@ -34,6 +34,8 @@ pub const ADDRESSES_MAX: usize = 8;
 pub struct ClientConfig {
     /// `mqtt://host:port` or `mqtts://host:port`; without a port 1883 and 8883.
     pub url: String,
+    /// The address to connect to in place of those of the URL's host. TLS still verifies the name in the URL.
+    pub address: Option<SocketAddr>,
     pub version: Version,
     /// The client's name at the server.
     pub client_id: String,
@@ -47,6 +49,9 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// The longest time in which the server takes none of the buffered bytes.
     pub send_timeout: Duration,
+    /// How long a server may send nothing while messages or a ping are unanswered; after a third of it the client pings. A server that cannot store for
+    /// now answers pings. `None`: only the keep-alive interval counts.
+    pub answer_timeout: Option<Duration>,
     /// The largest packet that is accepted.
     pub packet_bytes_max: usize,
 }
@@ -69,6 +74,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             url: "mqtt://localhost:1883".into(),
+            address: None,
             version: Version::V5,
             client_id: String::new(),
             user: None,
@@ -77,6 +83,7 @@ impl Default for ClientConfig {
             keep_alive: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
             send_timeout: Duration::from_secs(30),
+            answer_timeout: None,
             packet_bytes_max: 1 << 20,
         }
     }

@@ -40,10 +40,13 @@ pub struct Client {
     send_bytes_max: usize,
     packet_bytes_max: usize,
     keep_alive: Duration,
+    answer_timeout: Option<Duration>,
     send_timeout: Duration,
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,
+    /// Since when at least one QoS 1 message is in flight, if any is.
+    in_flight_since: Instant,
     /// Since when the network takes none of the buffered bytes.
     stalled: Option<Instant>,
     /// The error that ended the connection, kept until the events before it are returned.
@@ -74,9 +77,11 @@ impl Client {
             send_bytes_max: mqtt::REMAINING_LENGTH_MAX,
             packet_bytes_max: config.packet_bytes_max,
             keep_alive: Duration::from_secs(u64::from(keep_alive_s(config.keep_alive))),
+            answer_timeout: config.answer_timeout,
             send_timeout: config.send_timeout,
             last_sent: now,
             last_received: now,
+            in_flight_since: now,
             ping_sent: None,
             stalled: None,
             failure: None,
@@ -168,6 +173,9 @@ impl Client {
         };
         mqtt::encode_publish(&parts, self.version, &mut self.outbox).map_err(|error| self.codec(error))?;
         if qos1 {
+            if self.in_flight.is_empty() {
+                self.in_flight_since = Instant::now();
+            }
             self.in_flight.insert(packet_id);
         }
         Ok(packet_id)
@@ -352,29 +360,39 @@ impl Client {
         Ok(())
     }
 
-    /// Pings if nothing was sent or received for the keep-alive interval. Returns the time of the next check; `None` for at once.
+    /// Pings if nothing was sent or received for the keep-alive interval, or if messages are unanswered. Returns the time of the next check; `None`
+    /// for at once.
     fn keep_alive(&mut self, now: Instant) -> Result<Option<Instant>, ClientError> {
-        // Practically never.
-        let never = now + Duration::from_secs(3600);
-        if self.keep_alive.is_zero() {
-            return Ok(Some(never));
-        }
-        if let Some(sent) = self.ping_sent {
+        let keep_alive = Some(self.keep_alive).filter(|interval| !interval.is_zero());
+        let answer = self.answer_timeout.map(|timeout| timeout * 2 / 3);
+        if let (Some(sent), Some(after)) = (self.ping_sent, keep_alive.into_iter().chain(answer).min()) {
             // Any received packet shows that the server is alive: it may handle others before the ping.
-            let limit = sent.max(self.last_received) + self.keep_alive;
+            let limit = sent.max(self.last_received) + after;
             if now > limit {
-                let (peer, after) = (self.link.peer, self.keep_alive);
-                return Err(ClientError::Timeout { peer, what: "answer a ping", after });
+                return Err(ClientError::Timeout { peer: self.link.peer, what: "answer a ping", after });
             }
             return Ok(Some(limit + Duration::from_millis(1)));
         }
-        let due = self.last_sent.min(self.last_received) + self.keep_alive * 3 / 4;
+        let silent = keep_alive.map(|interval| self.last_sent.min(self.last_received) + interval * 3 / 4);
+        let unanswered = self
+            .answer_timeout
+            .filter(|_| !self.in_flight.is_empty())
+            .map(|timeout| self.in_flight_since.max(self.last_received) + timeout / 3);
+        let Some(due) = silent.into_iter().chain(unanswered).min() else {
+            // Practically never.
+            return Ok(Some(now + Duration::from_secs(3600)));
+        };
         if now < due {
             return Ok(Some(due));
         }
         self.put(&Packet::PingReq)?;
         self.ping_sent = Some(now);
         Ok(None)
+    }
+
+    /// Changes [`ClientConfig::answer_timeout`] of this connection.
+    pub fn set_answer_timeout(&mut self, timeout: Option<Duration>) {
+        self.answer_timeout = timeout;
     }
 
     /// The most unacknowledged QoS 1 messages in flight: the server's Receive Maximum, at most 32,768, or [`RECEIVE_MAX_V311`].

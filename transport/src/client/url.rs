@@ -1,5 +1,7 @@
 //! `mqtt://host:port`.
 
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
 /// A server's address as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
@@ -60,6 +62,20 @@ impl Url {
             },
         };
         Ok(Self { tls, host: host.to_owned(), port })
+    }
+
+    /// The address if the host is one, and no name that has to be looked up.
+    pub fn numeric(&self) -> Option<SocketAddr> {
+        self.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, self.port))
+    }
+
+    /// The first addresses of the host, at most `count_max`. Blocks for as long as the system's resolver does. The error names the problem and its
+    /// remedy.
+    pub fn look_up(&self, count_max: usize) -> Result<Vec<SocketAddr>, String> {
+        match (self.host.as_str(), self.port).to_socket_addrs() {
+            Ok(addresses) => Ok(addresses.take(count_max).collect()),
+            Err(error) => Err(format!("cannot look up {:?}: {error}; check the name", self.host)),
+        }
     }
 }
 
