@@ -236,6 +236,33 @@ mod tests {
         // Each key that the example shows commented out is valid too.
         let all: String = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l)).flat_map(|l| [l, "\n"]).collect();
         ServerConfig::from_text("packaging/server.toml", &all, Path::new("/etc/wholegrain")).unwrap();
+        // So is the store in Cassandra, which excludes some of these keys.
+        let cassandra: String =
+            text.lines().filter_map(|line| line.strip_prefix("#   ")).flat_map(|line| [line, "\n"]).collect();
+        let of_cassandra = format!("[http]\nlisten = \"off\"\n[mqtt]\n{CA}[store]\n{cassandra}");
+        let config = ServerConfig::from_text("server.toml", &of_cassandra, Path::new("/etc/wholegrain")).unwrap();
+        let settings = config.cassandra.unwrap();
+        assert_eq!((&*settings.keyspace, config.store.hands_over), ("wholegrain", true));
+        assert_eq!(settings.options.replication, [("dc1".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn mistakes_of_a_store_in_cassandra() {
+        let store = |rest: &str| format!("[mqtt]\n{CA}[store]\nkind = \"cassandra\"\n{rest}");
+        refused(&store(""), "server.toml:1:1: names no node of Cassandra; write contact_points");
+        refused(&store("retention_bytes = \"1GiB\""), "server.toml:5:1: bounds an embedded store");
+        refused(
+            &store("[store.cassandra]\ncontact_points = [\"h\"]\nkeyspace = \"Hall\""),
+            "server.toml:7:1: keyspace = \"Hall\"",
+        );
+        refused(
+            &store("[store.cassandra]\ncontact_points = [\"h\"]\nuser = \"u\""),
+            "server.toml:7:1: needs password_file",
+        );
+        refused(
+            &format!("[mqtt]\n{CA}[store]\n[store.cassandra]\ncontact_points = [\"h\"]"),
+            "server.toml:5:1: is of a store in Cassandra; write kind = \"cassandra\"",
+        );
     }
 
     #[test]

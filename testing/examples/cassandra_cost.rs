@@ -91,7 +91,7 @@ impl Load {
             for result in receiver.iter().take(count) {
                 result?;
             }
-            if (from + SAMPLES) % SEAL_S == 0 {
+            if (from + SAMPLES).is_multiple_of(SEAL_S) {
                 store.seal()?;
                 sealed()?;
             }
@@ -203,7 +203,10 @@ fn main() -> AnyResult<()> {
     let (local, _) = Store::open(local)?;
     let store = CassandraStore::open(config, local.clone())?;
     let (cpu, wall, theirs) = (cpu_ns(), Instant::now(), cluster.cpu_ns());
-    let making = load.append(&local, &mut || Ok(store.wake()))?;
+    let making = load.append(&local, &mut || {
+        store.wake();
+        Ok(())
+    })?;
     store.upload_all()?;
     let cassandra_ours = (cpu_ns() - cpu - making.0) as f64 / readings;
     let theirs = (cluster.cpu_ns() - theirs) as f64 / readings;
