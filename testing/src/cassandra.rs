@@ -19,7 +19,7 @@ const START_MAX: Duration = Duration::from_secs(240);
 /// How nodes differ from those of [`CassandraCluster::start`].
 #[derive(Default)]
 pub struct CassandraOptions {
-    /// Variables of `demo/cassandra/node`.
+    /// Environment variables of the script `demo/cassandra/node`.
     pub environment: Vec<(&'static str, String)>,
     /// The last node has its directory on a memory file system of this size, as in `mount -o size`.
     pub small_disk: Option<&'static str>,

@@ -13,7 +13,6 @@ pub(crate) struct Stamps {
 }
 
 impl Stamps {
-    /// Numbers by this clock.
     pub fn new(clock: Clock) -> Self {
         Self { newest: AtomicI64::new(0), clock }
     }
