@@ -22,6 +22,8 @@ const BATCH: u8 = 0x0d;
 /// Faults of requests with prepared statements, each in percent.
 #[derive(Debug, Clone, Default)]
 pub struct ProxyFaults {
+    /// The request never arrives.
+    pub lost_requests: u64,
     /// The request is done, and its answer never arrives.
     pub lost_answers: u64,
     /// The answer is late by [`ProxyFaults::delay`].
@@ -147,6 +149,9 @@ fn serve(state: &SharedProxyState, client: TcpStream, target: &str) {
             let fault = {
                 let mut state = lock(&with);
                 let faults = state.faults.clone();
+                if is_ours && state.happens(faults.lost_requests) {
+                    continue;
+                }
                 let (late, closed) =
                     (is_ours && state.happens(faults.late_requests), is_ours && state.happens(faults.closed));
                 (late.then_some(faults.delay), closed)

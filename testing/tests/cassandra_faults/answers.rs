@@ -34,8 +34,9 @@ fn requests_that_may_have_been_done_are_repeated_without_harm() {
     let proxy = CassandraProxy::start(&node().cluster, Random::seeded());
     let timeout = Duration::from_millis(1_500);
     proxy.set(ProxyFaults {
+        lost_requests: 2,
         lost_answers: 2,
-        late_answers: 2,
+        late_answers: 1,
         late_requests: 2,
         closed: 1,
         delay: Duration::from_millis(2_000),
