@@ -98,9 +98,9 @@ fn serve(file: &Path, check: bool) -> Result<(), Failure> {
 /// Log lines to standard error, of a level that can change.
 fn write_log(level: LevelFilter) {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // The driver of Cassandra reports each connection as information.
-    let of_all =
-        |level: LevelFilter| Targets::new().with_default(level).with_target("scylla", level.min(LevelFilter::WARN));
+    // While Cassandra is away, its driver reports each attempt of each connection. The store's own lines have the reasons, once.
+    let of_driver = |level: LevelFilter| if level < LevelFilter::DEBUG { LevelFilter::OFF } else { level };
+    let of_all = move |level: LevelFilter| Targets::new().with_default(level).with_target("scylla", of_driver(level));
     let (level, switch) = tracing_subscriber::reload::Layer::new(of_all(level));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
     tracing_subscriber::registry().with(level).with(lines).init();

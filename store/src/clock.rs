@@ -14,7 +14,8 @@ impl Clock {
         Self(Arc::new(now))
     }
 
-    pub(crate) fn now(&self) -> i64 {
+    /// The time, ns since the Unix epoch.
+    pub fn now(&self) -> i64 {
         (self.0)()
     }
 }

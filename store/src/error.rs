@@ -72,9 +72,17 @@ pub enum StoreError {
         /// What does not fit.
         reason: String,
     },
-    /// A database on other machines refused an operation or did not answer.
+    /// A database on other machines has something that this release cannot use, or refuses this server.
     #[error("{doing}: {reason}")]
     Remote {
+        /// What was being done.
+        doing: &'static str,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// A database on other machines did not answer or could not do it now. The same can succeed later.
+    #[error("{doing}: {reason}")]
+    RemoteUnavailable {
         /// What was being done.
         doing: &'static str,
         /// What the database or its driver said.

@@ -11,13 +11,25 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Process, checkout, free_port};
+use crate::{Process, checkout, free_port, wait_until};
 
 /// The longest time that a node may take to start; 5 s on a machine without other work.
 const START_MAX: Duration = Duration::from_secs(240);
 
+/// How nodes differ from those of [`CassandraCluster::start`].
+#[derive(Default)]
+pub struct CassandraOptions {
+    /// Environment variables of the script `demo/cassandra/node`.
+    pub environment: Vec<(&'static str, String)>,
+    /// The last node has its directory on a memory file system of this size, as in `mount -o size`.
+    pub small_disk: Option<&'static str>,
+}
+
 pub struct CassandraCluster {
     folder: tempfile::TempDir,
+    options: CassandraOptions,
+    /// A process whose mounts the last node shares, so that its files outlive it.
+    small_disk: Option<Process>,
     nodes: Vec<CassandraNode>,
     port: u16,
     storage_port: u16,
@@ -34,6 +46,12 @@ impl CassandraCluster {
     /// Starts this many nodes on 127.0.0.1, 127.0.0.2, … and waits until clients can connect to each.
     #[track_caller]
     pub fn start(nodes: u8) -> Self {
+        Self::start_with(nodes, CassandraOptions::default())
+    }
+
+    /// The same with other options.
+    #[track_caller]
+    pub fn start_with(nodes: u8, options: CassandraOptions) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let node = |number: u8| CassandraNode {
             address: format!("127.0.0.{number}"),
@@ -41,9 +59,11 @@ impl CassandraCluster {
             process: Mutex::new(None),
         };
         let nodes: Vec<CassandraNode> = (1..=nodes).map(node).collect();
-        let cluster = Self { folder, nodes, port: free_port(), storage_port: free_port() };
-        (0..cluster.nodes.len()).for_each(|node| cluster.spawn(node));
-        (0..cluster.nodes.len()).for_each(|node| cluster.wait_for_clients(node));
+        let (port, storage_port) = (free_port(), free_port());
+        let mut cluster = Self { folder, options, small_disk: None, nodes, port, storage_port };
+        cluster.small_disk = cluster.options.small_disk.map(|size| cluster.mount(size));
+        // One after the other: on a loaded machine, several that start at once take longer than the wait.
+        (0..cluster.nodes.len()).for_each(|node| cluster.restart(&[node]));
         cluster
     }
 
@@ -69,6 +89,17 @@ impl CassandraCluster {
         self.folder.path().join(format!("node{}", node + 1))
     }
 
+    /// The directory of the data of the node with a small disk, as this process sees it.
+    pub fn small_disk(&self) -> PathBuf {
+        let holder = self.small_disk.as_ref().expect("a node with a small disk");
+        holder.sees(&self.dir(self.nodes.len() - 1))
+    }
+
+    /// The output of a node until now.
+    pub fn log(&self, node: usize) -> String {
+        self.process(node).as_ref().map(Process::log).unwrap_or_default()
+    }
+
     /// Ends a node with SIGKILL.
     pub fn kill(&self, node: usize) {
         if let Some(mut process) = self.process(node).take() {
@@ -83,11 +114,11 @@ impl CassandraCluster {
         }
     }
 
-    /// Starts a killed node again and waits until clients can connect.
+    /// Starts killed nodes again and waits until clients can connect.
     #[track_caller]
-    pub fn restart(&self, node: usize) {
-        self.spawn(node);
-        self.wait_for_clients(node);
+    pub fn restart(&self, nodes: &[usize]) {
+        nodes.iter().for_each(|node| self.spawn(*node));
+        nodes.iter().for_each(|node| self.wait_for_clients(*node));
     }
 
     /// Runs Cassandra's `nodetool` on a node; returns its output.
@@ -117,22 +148,41 @@ impl CassandraCluster {
         let dir = self.dir(at);
         // Every node is a seed: an empty cluster then needs no time to move data to a new node.
         let seeds: Vec<&str> = self.nodes.iter().map(|node| node.address.as_str()).collect();
-        let mut command = Command::new(script);
+        let mut command = match &self.small_disk {
+            Some(holder) if at == self.nodes.len() - 1 => {
+                let mut command = Command::new("nsenter");
+                let target = holder.id().to_string();
+                command.args(["--preserve-credentials", "--user", "--mount", "--target", &target]).arg(script);
+                command
+            }
+            _ => Command::new(script),
+        };
         command
             .arg(&dir)
             .args([&node.address, &seeds.join(",")])
             .env("CQL_PORT", self.port.to_string())
             .env("STORAGE_PORT", self.storage_port.to_string())
-            .env("JMX_PORT", node.jmx_port.to_string());
-        // SAFETY: prctl with these arguments only sets an attribute of the new process.
-        unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
+            .env("JMX_PORT", node.jmx_port.to_string())
+            .envs(self.options.environment.iter().map(|(name, value)| (name, value)));
+        ends_with_this_process(&mut command);
         let log = self.folder.path().join(format!("node{}.log", at + 1));
         *self.process(at) = Some(starter().start(command, log));
+    }
+
+    /// Starts a process with a memory file system on the directory of the last node.
+    fn mount(&self, size: &str) -> Process {
+        let (dir, ready) = (self.dir(self.nodes.len() - 1), self.folder.path().join("mounted"));
+        std::fs::create_dir_all(&dir).expect("a mount point");
+        let script = format!("mount -t tmpfs -o size={size} none \"$0\" && touch \"$1\" && exec sleep infinity");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c", &script]).args([&dir, &ready]);
+        ends_with_this_process(&mut command);
+        let mut process = starter().start(command, self.folder.path().join("mount.log"));
+        wait_until("the file system is mounted", || {
+            assert!(process.runs(), "mounting: {}", process.log());
+            ready.exists()
+        });
+        process
     }
 
     #[track_caller]
@@ -146,6 +196,17 @@ impl CassandraCluster {
             assert!(Instant::now() < deadline, "Cassandra does not accept clients: {}", process.log());
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+}
+
+/// The process gets SIGKILL when the thread that started it ends.
+fn ends_with_this_process(command: &mut Command) {
+    // SAFETY: prctl with these arguments only sets an attribute of the new process.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
 }
 

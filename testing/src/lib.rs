@@ -2,6 +2,7 @@
 //! kills them with real signals.
 
 pub mod cassandra;
+pub mod cassandra_proxy;
 pub mod cgroups;
 pub mod conformance;
 pub mod facility;

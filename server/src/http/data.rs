@@ -70,9 +70,11 @@ pub(super) async fn on_disk<T: Send + 'static>(
 pub(super) fn refused(error: StoreError) -> ApiError {
     match error {
         StoreError::Sensor(text) | StoreError::Payload(text) => ApiError::bad_request(text),
-        error @ (StoreError::DiskFull { .. } | StoreError::Busy | StoreError::Remote { .. } | StoreError::Closed) => {
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-        }
+        error @ (StoreError::DiskFull { .. }
+        | StoreError::Busy
+        | StoreError::Remote { .. }
+        | StoreError::RemoteUnavailable { .. }
+        | StoreError::Closed) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         error => ApiError::internal(error.to_string()),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Kind, Schema, SchemaHash, SensorPath, ValueType};
 use wholegrain_store::{SchemalessSensor, SensorInfo, Store, StoreError};
@@ -89,6 +89,11 @@ impl SharedCatalogue {
         Ok(catalogue)
     }
 
+    /// Whether no sensor was registered here since the last [`SharedCatalogue::send`].
+    pub fn is_sent(&self, local: &Store) -> bool {
+        local.sensor_numbers().0 == self.sensors_seen
+    }
+
     /// Writes schemas and sensors that were registered here since the last call. `stamp` gives numbers for the changes.
     pub async fn send(
         &mut self,
@@ -122,7 +127,11 @@ impl SharedCatalogue {
             Ok::<_, StoreError>(hash)
         };
         let written = futures_util::stream::iter(schemas.into_values().map(write_schema)).buffer_unordered(WRITES_MAX);
-        self.schemas.extend(written.try_collect::<Vec<_>>().await?);
+        let mut written = std::pin::pin!(written);
+        // What was written before an error is not written again.
+        while let Some(hash) = written.next().await {
+            self.schemas.insert(hash?);
+        }
         let write_sensor = async |info: SensorInfo| {
             let definition = SensorDefinition {
                 unit: info.unit,
@@ -139,7 +148,10 @@ impl SharedCatalogue {
             Ok::<_, StoreError>(name_of(&info.path))
         };
         let written = futures_util::stream::iter(sensors.into_iter().map(write_sensor)).buffer_unordered(WRITES_MAX);
-        self.sensors.extend(written.try_collect::<Vec<_>>().await?);
+        let mut written = std::pin::pin!(written);
+        while let Some(name) = written.next().await {
+            self.sensors.insert(name?);
+        }
         self.sensors_seen = next;
         Ok(())
     }
@@ -147,7 +159,8 @@ impl SharedCatalogue {
     /// Registers what other servers have written since the last call. `now` is a time in microseconds.
     pub async fn receive(&mut self, session: &CassandraSession, local: &Store, now: i64) -> Result<(), StoreError> {
         let from = self.read_to.saturating_sub(OVERLAP_US);
-        for minute in from.div_euclid(MINUTE_US)..=now.div_euclid(MINUTE_US) {
+        // A server whose clock is ahead writes into a minute that has not begun here.
+        for minute in from.div_euclid(MINUTE_US)..=now.saturating_add(OVERLAP_US).div_euclid(MINUTE_US) {
             let text = "SELECT kind, key FROM $.changes WHERE minute = ? AND at >= ?";
             let rows = session.rows::<(i8, Vec<u8>)>("reading changes", text, (minute, from)).await?;
             for (kind, key) in rows {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use scylla::statement::Consistency;
 use serde::Deserialize;
+use wholegrain_store::Clock;
 
 /// How many replicas answer before a request has succeeded. Two that add up to more replicas than there are see each other's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -46,8 +47,12 @@ pub struct CassandraConfig {
     pub write_consistency: ConsistencyLevel,
     /// The time after which a request has failed.
     pub timeout: Duration,
+    /// How long a deletion waits for Cassandra and for the other servers.
+    pub deletion_timeout: Duration,
     /// The name of this server, unique among those that share the keyspace.
     pub server: String,
+    /// Orders uploads and changes.
+    pub clock: Clock,
 }
 
 impl CassandraConfig {
@@ -62,7 +67,9 @@ impl CassandraConfig {
             read_consistency: ConsistencyLevel::default(),
             write_consistency: ConsistencyLevel::default(),
             timeout: Duration::from_secs(10),
+            deletion_timeout: Duration::from_secs(30),
             server: server.to_owned(),
+            clock: Clock::default(),
         }
     }
 }

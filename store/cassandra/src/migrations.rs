@@ -105,7 +105,9 @@ pub(crate) async fn check(session: &Session, keyspace: &str) -> Result<u8, Store
         Ok(Some(VERSION)) => {}
         Ok(Some(found)) if found > VERSION => return Err(newer(keyspace, found)),
         Ok(_) => return Err(missing()),
-        Err(StoreError::Remote { reason, .. }) if reason.contains("meta") || reason.contains("does not exist") => {
+        Err(StoreError::RemoteUnavailable { reason, .. })
+            if reason.contains("unconfigured table") || reason.contains("does not exist") =>
+        {
             return Err(missing());
         }
         Err(error) => return Err(error),

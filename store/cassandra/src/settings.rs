@@ -81,7 +81,7 @@ impl SharedSettings {
             let insert =
                 "INSERT INTO $.settings (kind, key, number, server, who, at, value) VALUES (?, ?, ?, ?, ?, ?, ?)";
             // Rows of one partition: all or none.
-            session.write_rows("writing settings", insert, &rows, &|| true).await?;
+            session.write_rows_once("writing settings", insert, &rows).await?;
             self.known.extend(entries.into_iter().map(|(key, entry)| ((kind, key), (entry.number, server))));
             changed.push(kind);
         }

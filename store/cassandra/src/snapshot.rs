@@ -117,9 +117,11 @@ impl ReadSnapshot for CassandraSnapshot {
     fn open(&self, ranges: &mut dyn Iterator<Item = SensorRange<'_>>) -> Result<Arc<dyn SnapshotReader>, StoreError> {
         let ranges: Vec<SensorRange<'_>> = ranges.collect();
         let local = ReadSnapshot::open(&self.local, &mut ranges.iter().copied())?;
-        let places = ranges.iter().flat_map(|range| self.reader.places(&range.sensor.path)).map(|place| place.place);
+        // Later ranges are only in the local store: they are answered while Cassandra does not answer.
+        let in_chunks: Vec<&SensorRange<'_>> = ranges.iter().filter(|range| self.view.reaches(range.from)).collect();
+        let places = in_chunks.iter().flat_map(|range| self.reader.places(&range.sensor.path)).map(|place| place.place);
         let extents = self.reader.extents(&self.view, places)?;
-        let planned = ranges.iter().flat_map(|range| {
+        let planned = in_chunks.iter().flat_map(|range| {
             let shown = self.shown(&range.sensor.path, range.from, range.to);
             self.plan(&extents, &range.sensor.path, shown).into_iter().flat_map(|window| window.slices)
         });
@@ -174,6 +176,9 @@ impl SnapshotReader for CassandraReader {
         let path = &request.sensor.path;
         let (from, to) = self.snapshot.shown(path, request.from, request.to);
         let local = self.local.scan(&readings)?.chunks();
+        if !self.snapshot.view.reaches(from) {
+            return Ok(Scan::of_chunks(request, local));
+        }
         let places = self.snapshot.reader.places(path).into_iter().map(|place| place.place);
         let extents = self.snapshot.reader.extents(&self.snapshot.view, places)?;
         let windows = if from < to { self.snapshot.plan(&extents, path, (from, to)) } else { Vec::new() };

@@ -57,7 +57,6 @@ pub(crate) struct Uploader {
     /// The number of this server.
     pub server: i16,
     pub shard_levels: u8,
-    pub is_over: Arc<dyn Fn() -> bool + Send + Sync>,
     memory: Mutex<UploadMemory>,
 }
 
@@ -80,9 +79,8 @@ impl Uploader {
         handle: Handle,
         local: Store,
         (server, shard_levels): (i16, u8),
-        is_over: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Self {
-        Self { session, handle, local, server, shard_levels, is_over, memory: Mutex::default() }
+        Self { session, handle, local, server, shard_levels, memory: Mutex::default() }
     }
 
     /// Where the uploads put a sensor; `None` if it is not known.
@@ -194,11 +192,11 @@ impl BlockUpload<'_> {
             self.counts.bytes += row.body.len() as u64;
         }
         let rows: Vec<ChunkValues> = batch.into_iter().map(values).collect();
-        let (session, is_over) = (self.uploader.session.clone(), self.uploader.is_over.clone());
+        let session = self.uploader.session.clone();
         let permit = self.uploader.handle.block_on(self.in_flight.clone().acquire_owned());
         let write = async move {
             let _permit = permit;
-            session.write_rows("writing chunks", &insert, &rows, &*is_over).await
+            session.write_rows("writing chunks", &insert, &rows).await
         };
         self.writes.spawn_on(write, &self.uploader.handle);
         while let Some(done) = self.writes.try_join_next() {
@@ -218,19 +216,14 @@ impl BlockUpload<'_> {
             let days: Vec<i32> = self.days.difference(&memory.days).copied().collect();
             (extents, days)
         };
-        let (session, is_over) = (&self.uploader.session, &*self.uploader.is_over);
+        let session = &self.uploader.session;
         let insert = "INSERT INTO $.extents (place, span, bucket, class) VALUES (?, ?, ?, ?)";
         let writes = extents.iter().map(|(place, span, bucket, class)| {
-            session.write(
-                "writing extents",
-                insert,
-                (&**place, span.cast_signed(), *bucket, CLASSES[*class].0),
-                is_over,
-            )
+            session.write("writing extents", insert, (&**place, span.cast_signed(), *bucket, CLASSES[*class].0))
         });
         run_bounded(writes).await?;
         let insert = "INSERT INTO $.days (k, day) VALUES (0, ?)";
-        run_bounded(days.iter().map(|day| session.write("writing days", insert, (*day,), is_over))).await?;
+        run_bounded(days.iter().map(|day| session.write("writing days", insert, (*day,)))).await?;
         // Only what was written is remembered: otherwise rows could not be found.
         let mut memory = self.uploader.memory();
         if memory.extents.len() >= KNOWN_MAX {
