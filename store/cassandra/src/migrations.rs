@@ -1,5 +1,7 @@
 //! The tables of a keyspace, by version. A keyspace of a newer version is refused.
 
+use std::time::{Duration, Instant};
+
 use scylla::client::session::Session;
 
 use crate::config::{KeyspaceOptions, check_keyspace};
@@ -11,6 +13,10 @@ use wholegrain_store::StoreError;
 pub(crate) const VERSION: i64 = 1;
 /// Cassandra must be at least this major version.
 const CASSANDRA_MIN: u32 = 5;
+
+/// The longest time in which the nodes agree on a new table, and the pause between attempts.
+const AGREEMENT_MAX: Duration = Duration::from_secs(30);
+const AGREEMENT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Settings of tables that are small and change.
 const SMALL: &str =
@@ -69,25 +75,41 @@ pub(crate) async fn create(session: &Session, keyspace: &str, options: &Keyspace
         }
     };
     let make = format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}");
-    run(session, &make, "creating the keyspace").await?;
+    repeated(async || run(session, &make, "creating the keyspace").await).await?;
     let meta = format!("CREATE TABLE IF NOT EXISTS {keyspace}.meta (name text PRIMARY KEY, value bigint) WITH {SMALL}");
-    run(session, &meta, "creating a table").await?;
-    match version(session, keyspace).await? {
+    repeated(async || run(session, &meta, "creating a table").await).await?;
+    match repeated(async || version(session, keyspace).await).await? {
         Some(found) if found > VERSION => return Err(newer(keyspace, found)),
         Some(VERSION) => return Ok(()),
         _ => {}
     }
     for statement in first_version(keyspace) {
-        run(session, &statement, "creating a table").await?;
+        repeated(async || run(session, &statement, "creating a table").await).await?;
     }
     let set = format!("INSERT INTO {keyspace}.meta (name, value) VALUES (?, ?) IF NOT EXISTS");
     for (name, value) in [("shard_levels", i64::from(options.shard_levels)), ("version", VERSION)] {
-        session
-            .query_unpaged(set.as_str(), (name, value))
-            .await
-            .map_err(|error| failed("writing the version", error))?;
+        let write = async || {
+            let written = session.query_unpaged(set.as_str(), (name, value)).await;
+            written.map(drop).map_err(|error| failed("writing the version", error))
+        };
+        repeated(write).await?;
     }
     Ok(())
+}
+
+/// Repeats a statement that can be repeated: nodes that have just started do not agree on the tables for some seconds, and refuse it until then.
+async fn repeated<T>(attempt: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let deadline = Instant::now() + AGREEMENT_MAX;
+    loop {
+        match attempt().await {
+            Err(StoreError::RemoteUnavailable { reason, .. })
+                if Instant::now() < deadline && !reason.to_lowercase().contains("unauthorized") =>
+            {
+                tokio::time::sleep(AGREEMENT_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 async fn run(session: &Session, statement: &str, doing: &'static str) -> Result<(), StoreError> {

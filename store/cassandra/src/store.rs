@@ -49,10 +49,9 @@ struct StoreThreads {
 /// Creates the keyspace and its tables, or brings them up to date; what is up to date is not changed. Refuses a keyspace of a newer release.
 pub fn create(config: &CassandraConfig, options: &KeyspaceOptions) -> Result<(), StoreError> {
     let runtime = runtime()?;
-    let (config, options) = (config.clone(), options.clone());
-    let result = wait(runtime.handle(), async move {
-        let session = connect(&config).await?;
-        migrations::create(&session, &config.keyspace, &options).await
+    let result = runtime.block_on(async {
+        let session = connect(config).await?;
+        migrations::create(&session, &config.keyspace, options).await
     });
     runtime.shutdown_background();
     result
