@@ -22,7 +22,6 @@ impl Stamps {
         self.newest.fetch_max(above, Ordering::Relaxed);
     }
 
-    /// The next number.
     pub fn next(&self) -> i64 {
         let now = self.clock.now() / 1_000;
         let next = |last: i64| Some(now.max(last.saturating_add(1)));

@@ -29,9 +29,9 @@ fn an_answer_has_status_headers_and_body() {
     assert!(server.last().starts_with("GET /x?y=1 HTTP/1.1\r\n"), "{}", server.last());
     server.set(StubAnswer::Page(200, "Content-Encoding: gzip\r\n", packed(b"unpacked")));
     assert_eq!(get(&client, &url(&server, "/")).unwrap().1, "unpacked");
-    server.set(StubAnswer::Raw(
-        b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n".to_vec(),
-    ));
+    // Without this header the client could use the connection once more while it ends.
+    let chunks = "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+    server.set(StubAnswer::Raw(format!("HTTP/1.1 200 X\r\n{chunks}").into_bytes()));
     assert_eq!(get(&client, &url(&server, "/")).unwrap().1, "abcde");
     server.set(StubAnswer::Page(304, "", Vec::new()));
     let (head, body) = get(&client, &url(&server, "/")).unwrap();
