@@ -261,7 +261,7 @@ mod tests {
         );
         refused(
             &format!("[mqtt]\n{CA}[store]\n[store.cassandra]\ncontact_points = [\"h\"]"),
-            "server.toml:5:1: is of a store in Cassandra; write kind = \"cassandra\"",
+            "server.toml:4:8: is of a store in Cassandra; write kind = \"cassandra\"",
         );
     }
 
