@@ -29,9 +29,12 @@ pub(crate) fn newest_of(
     for (at, places) in places.iter().enumerate() {
         let [place] = &places[..] else { continue };
         let end = |extent: &&Extent| bucket_times(extent.bucket, extent.span).1;
-        let newest = extents.get(&place.place).and_then(|extents| extents.iter().max_by_key(end));
-        if let Some(extent) = newest {
-            last.entry(whole_bucket(place, extent)).or_default().push(at);
+        let Some(extents) = extents.get(&place.place) else { continue };
+        let Some(extent) = extents.iter().max_by_key(end) else { continue };
+        let key = whole_bucket(place, extent);
+        // Another class or length can have newer readings of the same time.
+        if extents.iter().all(|other| other == extent || end(&other) <= key.from) {
+            last.entry(key).or_default().push(at);
         }
     }
     let session = reader.session.clone();
