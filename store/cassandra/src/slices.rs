@@ -17,8 +17,10 @@ use crate::view::SharedView;
 
 /// The most slices that are being fetched for one query.
 const FETCHES_MAX: usize = 48;
-/// Slices that are fetched ahead of the one that is read.
-const AHEAD: usize = 96;
+/// Slices that are fetched ahead of the one that is read: at first, at most, and so few that slices like the largest have these bytes.
+const AHEAD_FIRST: usize = 8;
+const AHEAD_MAX: usize = 96;
+const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Memory of one query for columns that are decoded together, in bytes.
 const DECODED_BYTES_MAX: usize = 64 << 20;
 
@@ -123,6 +125,8 @@ pub(crate) struct SliceFetcher {
     permits: Arc<Semaphore>,
     /// Bytes that are left for decoded columns.
     room: Arc<AtomicUsize>,
+    /// Bytes of the largest slice so far.
+    largest: Arc<AtomicUsize>,
     table: Mutex<SlotTable>,
 }
 
@@ -145,7 +149,7 @@ impl SliceFetcher {
             }
         }
         let (permits, room) = (Arc::new(Semaphore::new(FETCHES_MAX)), Arc::new(AtomicUsize::new(DECODED_BYTES_MAX)));
-        Self { session, handle, view, permits, room, table: Mutex::new(table) }
+        Self { session, handle, view, permits, room, largest: Arc::default(), table: Mutex::new(table) }
     }
 
     fn table(&self) -> MutexGuard<'_, SlotTable> {
@@ -154,10 +158,11 @@ impl SliceFetcher {
 
     fn fetch(&self, key: SliceKey, is_shared: bool) -> Fetch {
         let (session, view, permits) = (self.session.clone(), self.view.clone(), self.permits.clone());
-        let room = is_shared.then(|| self.room.clone());
+        let (room, largest) = (is_shared.then(|| self.room.clone()), self.largest.clone());
         let fetch = async move {
             let _permit = permits.acquire_owned().await;
             let rows = fetch(&session, &view, &key).await?;
+            largest.fetch_max(rows.iter().map(|row| row.body.len()).sum(), Ordering::Relaxed);
             Ok(Arc::new(Slice { rows, room }))
         };
         let fetch = fetch.boxed().shared();
@@ -172,7 +177,11 @@ impl SliceFetcher {
             let mut table = self.table();
             let start = table.places.get(key).copied();
             if let Some(start) = start {
-                let end = table.order.len().min(start + AHEAD);
+                let ahead = match self.largest.load(Ordering::Relaxed) {
+                    0 => AHEAD_FIRST,
+                    bytes => (AHEAD_BYTES_MAX / bytes).clamp(1, AHEAD_MAX),
+                };
+                let end = table.order.len().min(start + ahead);
                 for at in start..end {
                     let key = table.order[at].clone();
                     if let Some(slot) = table.slots.get_mut(&key)
